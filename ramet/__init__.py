@@ -1,0 +1,1 @@
+"""ramet: structured generation for language-model programs."""

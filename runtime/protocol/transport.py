@@ -1,0 +1,79 @@
+"""ZeroMQ sockets and frames.
+
+A frame is two parts, ``[header, body]``: the header holds the protocol version and the receiver's epoch, the body is a
+msgpack list of messages (one frame per peer and step). The scheduler binds one ROUTER per side; frontends and the
+worker connect DEALERs. No high-water mark drops (admission bounds what is queued); a ROUTER that cannot route raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import zmq
+
+from .errors import RametError
+from .messages import PROTOCOL_VERSION
+
+MAX_FRAME = 256 * 1024 * 1024
+ANY_EPOCH = 0
+_HEADER = struct.Struct("<IQ")
+_encoder = msgspec.msgpack.Encoder()
+T = TypeVar("T")
+
+
+class BadFrame(RametError):
+    """A frame that does not decode: refused and logged by the receiver, never fatal."""
+
+    code = "bad_frame"
+
+
+def encode_frame(epoch: int, messages: Sequence[Any]) -> list[bytes]:
+    return [_HEADER.pack(PROTOCOL_VERSION, epoch), _encoder.encode(messages)]
+
+
+class FrameDecoder(Generic[T]):
+    """Decodes frames of one direction: ``FrameDecoder(ToWorker)``."""
+
+    def __init__(self, union: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(list[union])
+
+    def decode(self, parts: Sequence[bytes]) -> tuple[int, list[T]]:
+        """(epoch the sender believes in, messages). Raises BadFrame."""
+        try:
+            header, body = parts
+            version, epoch = _HEADER.unpack(header)
+            if version != PROTOCOL_VERSION:
+                raise BadFrame(f"protocol version {version}, expected {PROTOCOL_VERSION}")
+            return epoch, self._decoder.decode(body)
+        except (ValueError, struct.error, msgspec.MsgspecError) as error:
+            raise BadFrame(f"frame does not decode: {error}") from error
+
+
+def _prepare(socket: Any) -> None:
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
+
+
+def bind_router(context: zmq.Context[Any], endpoint: str) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.ROUTER)
+    _prepare(socket)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    socket.bind(endpoint)
+    return socket
+
+
+def connect_dealer(context: Any, endpoint: str, identity: bytes) -> Any:
+    """``context`` may be zmq.Context or zmq.asyncio.Context. Reconnects by itself when the peer restarts."""
+    socket = context.socket(zmq.DEALER)
+    _prepare(socket)
+    socket.setsockopt(zmq.IDENTITY, identity)
+    socket.setsockopt(zmq.RECONNECT_IVL, 20)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+    socket.connect(endpoint)
+    return socket
