@@ -1,6 +1,6 @@
 """What the worker's core needs of a device: the one seam between row tails and a model (or the KV oracle).
 
-``ModelRunner`` computes with a real model, ``OracleRunner`` checks block tables instead; the core cannot tell them apart.
+``ModelRunner`` computes with a real model, ``OracleRunner`` checks block tables instead; the core cannot tell which.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
 from ramet.kernels.ops import Batch, SampleBatch, SampleResult
 
 
