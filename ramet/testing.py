@@ -1,0 +1,54 @@
+"""Helpers for tests of programs that use ramet."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ramet.runtime.constrain import compile
+from ramet.runtime.protocol.messages import ConstraintSpec
+
+if TYPE_CHECKING:
+    from ramet.runtime.tokenizer import Tokenizer
+
+
+def accepts(spec: object, text: str) -> bool:
+    """Whether the constraint of ``spec`` allows exactly ``text``: its ids in the default tokeniser, then an end.
+
+    ``spec``: a JSON Schema as a dict (or True / False), a pydantic model class, or a regex as a string. The walk is the
+    worker's own: each id must be in the mask before the matcher is advanced over it. Raises a ``ConstraintError`` where
+    the constraint cannot be compiled.
+    """
+    tokenizer = _tokenizer()
+    matcher = compile(_spec(spec), tokenizer).matcher()
+    row = np.zeros((tokenizer.vocab_size + 31) // 32, dtype=np.uint32)
+    for token in tokenizer.encode(text):
+        matcher.fill_mask(row)
+        if not int(row[token >> 5]) >> (token & 31) & 1 or not matcher.advance([token]):
+            return False
+    if not matcher.can_end:
+        return False
+    matcher.fill_mask(row)
+    return all(int(row[end >> 5]) >> (end & 31) & 1 for end in tokenizer.end_ids)
+
+
+def _spec(spec: object) -> ConstraintSpec:
+    if isinstance(spec, str):
+        return ConstraintSpec("regex", spec)
+    if isinstance(spec, (dict, bool)):
+        return ConstraintSpec("json_schema", json.dumps(spec))
+    schema_of = getattr(spec, "model_json_schema", None)
+    if schema_of is None:
+        raise TypeError(f"a spec is a JSON Schema (dict), a pydantic model or a regex (str), not {type(spec).__name__}")
+    return ConstraintSpec("json_schema", json.dumps(schema_of()))
+
+
+@lru_cache(maxsize=1)
+def _tokenizer() -> Tokenizer:
+    from ramet.runtime import store
+    from ramet.runtime.tokenizer import Tokenizer
+
+    return Tokenizer.load(store.resolve("default"))

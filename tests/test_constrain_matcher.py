@@ -1,0 +1,107 @@
+"""A matcher's answers agree with each other: mask, advance, forced ids, rollback, fork, end."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from ramet.runtime.constrain import compile
+from ramet.runtime.constrain.vocabulary import missing_bytes
+from ramet.runtime.protocol.errors import InvalidConstraint, UnsupportedConstraint
+from ramet.runtime.protocol.messages import ConstraintSpec
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_dir):
+    from ramet.runtime.tokenizer import Tokenizer
+
+    return Tokenizer.load(model_dir)
+
+
+def matcher_of(tokenizer, schema):
+    return compile(ConstraintSpec("json_schema", json.dumps(schema)), tokenizer).matcher()
+
+
+def allowed(matcher, tokenizer) -> set[int]:
+    row = np.zeros((tokenizer.vocab_size + 31) // 32, dtype=np.uint32)
+    matcher.fill_mask(row)
+    return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist())
+
+
+def test_forced_ids_spell_what_must_follow(tokenizer):
+    matcher = matcher_of(tokenizer, SCHEMA)
+    forced = matcher.forced()
+    assert forced and b'{"name":"'.startswith(tokenizer.decode(forced))
+    assert matcher.advance(forced)
+
+
+def test_a_refused_id_leaves_the_state_as_it_was(tokenizer):
+    matcher = matcher_of(tokenizer, SCHEMA)
+    before = allowed(matcher, tokenizer)
+    good = tokenizer.encode('{"name":"x"')
+    bad = tokenizer.encode("]")
+    assert not matcher.advance(good + bad)
+    assert allowed(matcher, tokenizer) == before
+    assert matcher.advance(good)
+
+
+def test_every_end_id_is_allowed_exactly_where_the_text_may_end(tokenizer):
+    matcher = matcher_of(tokenizer, {"type": "integer"})
+    ends = set(tokenizer.end_ids)
+    assert not ends & allowed(matcher, tokenizer)
+    matcher.advance(tokenizer.encode("1"))
+    assert ends <= allowed(matcher, tokenizer)
+    assert matcher.can_end and not matcher.finished
+
+
+def test_rollback_passes_over_the_end(tokenizer):
+    matcher = matcher_of(tokenizer, SCHEMA)
+    ids = tokenizer.encode('{"name":"x","age":1}')
+    assert matcher.advance(ids) and matcher.finished
+    assert matcher.advance([tokenizer.end_ids[0]])
+    matcher.rollback(2)
+    assert not matcher.finished
+    assert matcher.advance(ids[-1:]) and matcher.finished
+
+
+def test_forks_are_independent(tokenizer):
+    matcher = matcher_of(tokenizer, SCHEMA)
+    matcher.advance(tokenizer.encode('{"name":"'))
+    twin = matcher.fork()
+    assert twin.advance(tokenizer.encode('a","age":2}')) and twin.finished
+    assert not matcher.finished
+    assert matcher.advance(tokenizer.encode('b","age":3}'))
+
+
+def test_what_cannot_be_enforced_is_named(tokenizer):
+    with pytest.raises(UnsupportedConstraint) as caught:
+        matcher_of(tokenizer, {"properties": {"a/b": {"type": "array", "items": {"$dynamicRef": "#x"}}}})
+    assert caught.value.keyword == "$dynamicRef"
+    assert caught.value.pointer == "/properties/a~1b/items/$dynamicRef"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConstraintSpec("regex", "a("),
+        ConstraintSpec("choice", "[]"),
+        ConstraintSpec("json_schema", "{"),
+        ConstraintSpec("nonsense", "x"),
+        ConstraintSpec("lark", "start: nothing"),
+    ],
+)
+def test_bad_specifications_are_invalid(tokenizer, spec):
+    with pytest.raises(InvalidConstraint):
+        compile(spec, tokenizer)
+
+
+def test_missing_bytes():
+    assert missing_bytes([bytes(range(255))]) == {255}
