@@ -72,3 +72,9 @@ class ModelNotFound(RametError):
     """The model, or a file of it, is not there; the message says how to get it."""
 
     code = "model_not_found"
+
+
+class InvalidModel(RametError):
+    """A model file is damaged, or of a kind that is not supported; the message names the file and what is allowed."""
+
+    code = "invalid_model"

@@ -1,1 +1,8 @@
 """The model store: where models lie on disk, how they get there, and what is written beside them once."""
+
+from __future__ import annotations
+
+from ramet.runtime.store.meta import ModelFolder, ModelMeta, RopeMeta, WeightFile
+from ramet.runtime.store.resolve import default_cache, open, resolve
+
+__all__ = ["ModelFolder", "ModelMeta", "RopeMeta", "WeightFile", "default_cache", "open", "resolve"]

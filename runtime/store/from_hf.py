@@ -1,0 +1,191 @@
+"""Metadata out of a folder in the layout of the Hugging Face hub: config.json, tokenizer.json, safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from ramet.runtime.protocol.errors import InvalidModel, ModelNotFound
+from ramet.runtime.store.meta import ModelMeta, RopeMeta, WeightFile
+from ramet.runtime.store.special import end_ids
+from tokenizers import Tokenizer
+
+_Ids: TypeAlias = int | list[int] | None
+_T = TypeVar("_T")
+
+
+class _Token(Struct):
+    content: str = ""
+
+
+class _Rope(Struct):
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: float | None = None
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
+    partial_rotary_factor: float = 1.0
+
+
+class _Config(Struct):
+    model_type: str
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    vocab_size: int
+    rms_norm_eps: float
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    max_position_embeddings: int = 2048
+    rope_theta: float | None = None
+    rope_scaling: _Rope | None = None
+    rope_parameters: _Rope | None = None
+    tie_word_embeddings: bool = False
+    eos_token_id: _Ids = None
+    bos_token_id: _Ids = None
+    hidden_act: str = "silu"
+    use_sliding_window: bool = False
+
+
+class _Generation(Struct):
+    eos_token_id: _Ids = None
+
+
+class _NamedTemplate(Struct):
+    name: str
+    template: str
+
+
+class _TokenizerConfig(Struct):
+    bos_token: _Token | str | None = None
+    eos_token: _Token | str | None = None
+    add_bos_token: bool | None = None
+    chat_template: str | list[_NamedTemplate] | UnsetType = UNSET
+
+
+_ARCHITECTURES = ("llama", "mistral", "qwen2")
+
+
+def weight_names(folder: Path) -> list[str]:
+    """Names of the safetensors files: those of the index, or all there are. Raises ModelNotFound if there are none."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        table = msgspec.json.decode(index.read_bytes(), type=dict[str, msgspec.Raw]).get("weight_map")
+        names = sorted(set(msgspec.json.decode(table, type=dict[str, str]).values())) if table else []
+    else:
+        names = sorted(path.name for path in folder.glob("*.safetensors"))
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing or not names:
+        lack = ", ".join(missing) or "*.safetensors"
+        raise ModelNotFound(f"{folder} lacks {lack}. A model folder holds config.json, tokenizer.json and safetensors.")
+    return names
+
+
+def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile, ...], sha256: str) -> ModelMeta:
+    """Raises ModelNotFound where a file is missing, InvalidModel where one is damaged or not supported."""
+    config = _read(folder / "config.json", _Config)
+    generation = _read(folder / "generation_config.json", _Generation, optional=True) or _Generation()
+    settings = _read(folder / "tokenizer_config.json", _TokenizerConfig, optional=True) or _TokenizerConfig()
+    if config is None:
+        raise ModelNotFound(f"{folder} has no config.json.")
+    if config.model_type not in _ARCHITECTURES or config.hidden_act != "silu" or config.use_sliding_window:
+        raise InvalidModel(
+            f"{folder}: model_type {config.model_type!r} (activation {config.hidden_act!r}) is not supported; "
+            f"supported: {', '.join(_ARCHITECTURES)} with silu and without sliding windows."
+        )
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = {token.content: index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    declared = _ids(generation.eos_token_id) + _ids(config.eos_token_id)
+    eos = tokenizer.token_to_id(_text(settings.eos_token)) if settings.eos_token else None
+    declared += [] if eos is None else [eos]
+    bos = tokenizer.token_to_id(_text(settings.bos_token)) if settings.bos_token else None
+    bos_id = bos if bos is not None else (_ids(config.bos_token_id) or [-1])[0]
+    return ModelMeta(
+        name=name,
+        source=source,
+        architecture="llama" if config.model_type == "mistral" else config.model_type,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads or config.num_attention_heads,
+        head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
+        ffn=config.intermediate_size,
+        context=config.max_position_embeddings,
+        rope=_rope(folder, config),
+        eps=config.rms_norm_eps,
+        vocab_size=config.vocab_size,
+        tied=config.tie_word_embeddings,
+        bos_id=bos_id,
+        add_bos=bos_id >= 0 and _adds_bos(tokenizer, settings, bos_id),
+        end_ids=end_ids(declared, special),
+        special_ids=tuple(sorted(special.values())),
+        bos_token=_text(settings.bos_token),
+        eos_token=_text(settings.eos_token),
+        chat_template=_template(folder, settings),
+        sha256=sha256,
+        weights=weights,
+        tokenizer=str((folder / "tokenizer.json").resolve()),
+    )
+
+
+def _adds_bos(tokenizer: Tokenizer, settings: _TokenizerConfig, bos: int) -> bool:
+    if settings.add_bos_token is not None:
+        return settings.add_bos_token
+    ids: list[int] = tokenizer.encode("a", add_special_tokens=True).ids
+    return ids[:1] == [bos]
+
+
+def _read(path: Path, kind: type[_T], *, optional: bool = False) -> _T | None:
+    if not path.is_file():
+        if optional:
+            return None
+        raise ModelNotFound(f"{path} is missing. A model folder holds config.json, tokenizer.json and safetensors.")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidModel(f"{path} cannot be read: {error}.") from error
+
+
+def _ids(value: _Ids) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)
+
+
+def _text(token: _Token | str | None) -> str:
+    return token.content if isinstance(token, _Token) else (token or "")
+
+
+def _rope(folder: Path, config: _Config) -> RopeMeta:
+    given = config.rope_scaling or config.rope_parameters or _Rope()
+    base = config.rope_theta or (config.rope_parameters and config.rope_parameters.rope_theta) or 10_000.0
+    kind = given.rope_type or given.type or "default"
+    if kind == "default":
+        return RopeMeta(base=base)
+    if given.partial_rotary_factor != 1.0 or kind not in ("linear", "llama3"):
+        raise InvalidModel(f"{folder}: rope scaling {kind!r} is not supported; supported: default, linear, llama3.")
+    return RopeMeta(
+        base=base,
+        scaling="linear" if kind == "linear" else "llama3",
+        factor=given.factor,
+        low_freq_factor=given.low_freq_factor,
+        high_freq_factor=given.high_freq_factor,
+        original_context=given.original_max_position_embeddings,
+    )
+
+
+def _template(folder: Path, settings: _TokenizerConfig) -> str:
+    separate = folder / "chat_template.jinja"
+    if separate.is_file():
+        return separate.read_text(encoding="utf-8")
+    if isinstance(settings.chat_template, str):
+        return settings.chat_template
+    if isinstance(settings.chat_template, list):
+        named = {item.name: item.template for item in settings.chat_template}
+        return named.get("default", "")
+    return ""

@@ -1,0 +1,106 @@
+"""What is known about a model without touching its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+FORMAT = 1
+"""Version of meta.json and tokenizer.json; those of another version are written anew from the weights."""
+
+
+class RopeMeta(Struct, frozen=True, kw_only=True):
+    """Rotary embedding. ``scaling``: none; linear (positions divided by ``factor``); llama3 (long wavelengths divided
+    by ``factor``, those between the two bounds blended)."""
+
+    base: float = 10_000.0
+    scaling: Literal["none", "linear", "llama3"] = "none"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+
+class WeightFile(Struct, frozen=True):
+    """``path`` is relative to the model's folder, or absolute where the weights lie elsewhere."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class ModelMeta(Struct, frozen=True, kw_only=True):
+    """Everything that the processes need besides weights and vocabulary; stored as meta.json.
+
+    Sizes in elements: ``width`` is the residual stream, ``ffn`` the hidden layer of the feed-forward part. ``context``
+    in tokens. ``bos_id`` is -1 where there is none. ``sha256`` covers all weight files.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+    """What ``resolve`` was given."""
+    architecture: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    context: int
+    rope: RopeMeta
+    eps: float
+    vocab_size: int
+    tied: bool
+    bos_id: int
+    add_bos: bool
+    end_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]
+    bos_token: str = ""
+    eos_token: str = ""
+    chat_template: str = ""
+    sha256: str
+    weights: tuple[WeightFile, ...]
+    tokenizer: str = "tokenizer.json"
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A prepared model. ``path``: its folder in the store; ``weights``: one GGUF file, or safetensors files."""
+
+    path: Path
+    weights: tuple[Path, ...]
+    tokenizer: Path
+    meta: ModelMeta
+
+
+META_FILE = "meta.json"
+
+
+def write_meta(folder: Path, meta: ModelMeta) -> None:
+    text = msgspec.json.format(msgspec.json.encode(meta), indent=1)
+    (folder / META_FILE).write_bytes(text)
+
+
+def read_folder(folder: Path) -> ModelFolder | None:
+    """The prepared model in ``folder``; None if there is none, it was written by another version, or a file of it is
+    missing or of the wrong size."""
+    try:
+        meta = msgspec.json.decode((folder / META_FILE).read_bytes(), type=ModelMeta)
+    except (OSError, msgspec.DecodeError):
+        return None
+    if meta.format != FORMAT:
+        return None
+    weights = tuple(folder / file.path for file in meta.weights)  # an absolute path replaces the folder
+    tokenizer = folder / meta.tokenizer
+    if not tokenizer.is_file():
+        return None
+    for path, file in zip(weights, meta.weights, strict=True):
+        if not path.is_file() or path.stat().st_size != file.size:
+            return None
+    return ModelFolder(folder, weights, tokenizer, meta)
