@@ -1,0 +1,1 @@
+"""The extraction job: documents in, one JSON record that keeps to a schema per document out."""

@@ -1,0 +1,151 @@
+"""A whole runtime for one asyncio program: model files, scheduler and worker processes, and a client of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from ramet.runtime.protocol.config import RuntimeConfig, SchedulerConfig, WorkerConfig
+
+if TYPE_CHECKING:
+    from ramet.runtime.frontend.chat import ChatTemplate
+    from ramet.runtime.frontend.client import Client
+    from ramet.runtime.launch import Launcher
+    from ramet.runtime.store import ModelFolder
+    from ramet.runtime.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """``model``: any name that ``ramet.runtime.store.resolve`` takes. ``download``: fetch it if it is not there."""
+
+    model: str = "default"
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    download: bool = True
+    progress: bool = True
+
+
+class Session:
+    """``async with Session(options) as session``: everything is started on entry, and gone on exit.
+
+    The processes live in a private directory that only this user can read; it is removed on exit.
+    """
+
+    folder: ModelFolder
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    launcher: Launcher
+    client: Client
+
+    def __init__(self, options: SessionOptions | None = None) -> None:
+        self.options = options if options is not None else SessionOptions()
+        self._run_dir: Path | None = None
+
+    async def __aenter__(self) -> Session:
+        from ramet.runtime import store
+        from ramet.runtime.frontend.chat import ChatTemplate
+        from ramet.runtime.frontend.client import Client
+        from ramet.runtime.launch import Launcher
+        from ramet.runtime.tokenizer import Tokenizer
+
+        options = self.options
+        self.folder = await asyncio.to_thread(
+            store.resolve, options.model, download=options.download, progress=options.progress
+        )
+        self._run_dir = Path(tempfile.mkdtemp(prefix="ramet-"))
+        config = RuntimeConfig(
+            model=str(self.folder.path),
+            run_dir=str(self._run_dir),
+            scheduler=options.scheduler,
+            worker=options.worker,
+            parent_pid=os.getpid(),
+        )
+        self.launcher = Launcher(config)
+        try:
+            starting = asyncio.create_task(asyncio.to_thread(self.launcher.start))
+            self.tokenizer = await asyncio.to_thread(Tokenizer.load, self.folder)
+            self.template = ChatTemplate(self.folder.meta)
+            await starting
+            self.client = Client(config.frontend_endpoint, self.tokenizer)
+            await self.client.start()
+        except BaseException:
+            await asyncio.to_thread(self._stop)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.client.close()
+        finally:
+            await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> None:
+        try:
+            self.launcher.stop()
+        finally:
+            if self._run_dir is not None:
+                shutil.rmtree(self._run_dir, ignore_errors=True)
+
+    @property
+    def context(self) -> int:
+        """Longest branch in tokens."""
+        return self.options.scheduler.context or self.folder.meta.context
+
+
+class BackgroundSession:
+    """A session for ordinary code: it lives on an event loop in a thread of its own.
+
+    ``with BackgroundSession(options) as background: background.submit(coroutine).result()``.
+    """
+
+    session: Session
+
+    def __init__(self, options: SessionOptions | None = None) -> None:
+        self.session = Session(options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ramet-session", daemon=True)
+
+    def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def __enter__(self) -> BackgroundSession:
+        self._thread.start()
+        try:
+            self.submit(self.session.__aenter__()).result()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.submit(self.session.__aexit__(None, None, None)).result()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self.submit(_cancel_others()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
