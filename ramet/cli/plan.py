@@ -42,7 +42,7 @@ def branches(pool: int, tokens: int, shared: int, block: int) -> int:
     """
     once = min(shared, tokens) // block * block
     each = -(-(tokens - once) // block) * block
-    return max(0, (pool - once) // each) if each else pool // max(once, 1)
+    return max(0, (pool - once) // each) if each else 0
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     available = memory()[1]
     budget = int(arguments.memory * _GIB) if arguments.memory is not None else (available or 2 * _GIB) // 2
     pool = budget // per_token // arguments.block_size * arguments.block_size
-    lengths = [arguments.tokens] if arguments.tokens else [n for n in _LENGTHS if n <= meta.context]
+    lengths = [arguments.tokens] if arguments.tokens else [n for n in _LENGTHS if arguments.shared < n <= meta.context]
     rows = {length: branches(pool, length, arguments.shared, arguments.block_size) for length in lengths}
     if arguments.json:
         print(
