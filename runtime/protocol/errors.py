@@ -62,6 +62,12 @@ class Overloaded(RametError):
     code = "overloaded"
 
 
+class RequestTimeout(RametError):
+    """The request's own time limit passed before it ended."""
+
+    code = "timeout"
+
+
 class GenerationFailed(RametError):
     """An accepted request ended with ``error``."""
 

@@ -1,0 +1,478 @@
+"""The asyncio core of every frontend: owns each request from its acceptance to its terminal event.
+
+It allots ids, draws seeds, turns ids into text, and keeps what is needed to make a scheduler's death invisible: when
+one with a new epoch answers, every open request is sent again with all its ids, and its stream goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ramet.runtime.protocol.errors import (
+    ConstraintError,
+    GenerationFailed,
+    InvalidRequest,
+    Overloaded,
+    RametError,
+    RequestTimeout,
+)
+from ramet.runtime.protocol.ids import pack_ids
+from ramet.runtime.protocol.messages import (
+    Accepted,
+    BranchRef,
+    Cancel,
+    Constraint,
+    Control,
+    ControlReply,
+    Finished,
+    Limits,
+    PromptLogprobs,
+    Rejected,
+    Release,
+    Score,
+    Scored,
+    TokenDelta,
+    Usage,
+)
+
+from .branches import Branches
+from .choice import Choice, OffsetGap
+from .compile_check import Compile, CompileCheck, constraint_key
+from .detokenizer import TokenTable
+from .generation import Generation, OpenRequest
+from .link import Link, log
+from .requests import (
+    ChoiceResult,
+    Chunk,
+    Finish,
+    GenerateRequest,
+    ScoreRequest,
+    ScoreResult,
+    check_ids,
+    check_request,
+)
+
+__all__ = ["ChoiceResult", "Chunk", "Client", "Finish", "GenerateRequest", "Generation", "ScoreRequest", "ScoreResult"]
+
+RETRY_S = 0.25
+TIMEOUT_GRACE_S = 1.0
+_Pending = tuple[Any, "asyncio.Future[Any]"]
+
+
+class Client:
+    """Used from the thread of one event loop alone. ``start`` first; ``close`` cancels what is still open.
+
+    ``context``: longest branch in tokens; None: asked of the scheduler (``stats``). ``compile``: compiles a constraint
+    or raises; None: ``ramet.runtime.constrain.compile`` with the tokeniser. ``lost_s``: after so many seconds without
+    a word from any scheduler, open requests fail.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        tokenizer: TokenTable,
+        *,
+        context: int | None = None,
+        compile: Compile | None = None,
+        lost_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.context = context or 0
+        self._table: Sequence[bytes] = tokenizer.token_table
+        self._vocab_size = tokenizer.vocab_size
+        self._clock = clock
+        self._lost_s = lost_s
+        self._link = Link(endpoint, self, clock)
+        self._constraints = CompileCheck(compile or functools.partial(_compile, tokenizer))
+        self._specs_sent: set[str] = set()
+        self._open: dict[int, OpenRequest] = {}
+        self._calls: dict[int, _Pending] = {}
+        self._branches = Branches()
+        self._last_id = 0
+        self._closed = False
+
+    async def start(self, timeout_s: float = 60.0) -> None:
+        """Connects. Raises GenerationFailed if no scheduler answers in time."""
+        await self._link.start()
+        await self._link.ready(timeout_s)
+        if not self.context:
+            self.context = int((await self.control("stats"))["context"])
+
+    async def close(self) -> None:
+        """Cancels what is open (its consumers see ``cancelled``) and hangs up."""
+        self._closed = True
+        for state in list(self._open.values()):
+            self.cancel(state)
+            state.end_all(Finish("cancelled", Usage(), message="the client was closed"))
+            self._settle(state)
+        for _, future in self._calls.values():
+            if not future.done():
+                future.set_exception(GenerationFailed("the client was closed"))
+        self._calls.clear()
+        await self._link.close()
+
+    @property
+    def connected(self) -> bool:
+        return self._link.known
+
+    @property
+    def fingerprint(self) -> str:
+        return self._link.hello.fingerprint if self._link.hello else ""
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    # ------------------------------------------------------------ generate
+
+    def generate(self, request: GenerateRequest) -> Generation:
+        """Raises InvalidRequest at once for what can be seen here; refusals that take longer (constraints, admission)
+        are raised by ``accepted``, iteration and ``result``."""
+        self._check_open()
+        check_request(request, self._vocab_size)
+        prompt = self._branches.ids(request.parent, request.ids)
+        limits = self._limits(request, len(prompt))
+        if request.logits_from >= len(prompt):
+            raise InvalidRequest(
+                f"logits_from is {request.logits_from}; the prompt has {len(prompt)} ids", param="logits_from"
+            )
+        seed = secrets.randbits(63) if request.seed is None else request.seed
+        key = constraint_key(request.constraint) if request.constraint is not None else ""
+        stops = [stop.encode("utf-8") for stop in request.stop]
+        id = self._allot()
+        choices = [Choice((id, index), prompt, self._table, stops, request.logprobs >= 0) for index in range(request.n)]
+        deadline = None if request.timeout_s is None else self._clock() + request.timeout_s
+        state = OpenRequest(id, request, prompt, choices, request.sampling(seed), limits, key, deadline)
+        self._open[id] = state
+        if len(self._open) == 1:
+            self._link.nudge()
+        for choice in choices:
+            self._branches.add(choice)
+        if request.timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            state.timer = loop.call_later(request.timeout_s + TIMEOUT_GRACE_S, self._timed_out, state)
+        if state.ready or self._constraints.passed(key):
+            state.ready = True
+            self._submit(state)
+        else:
+            state.task = asyncio.create_task(self._compile_then_submit(state))
+        return Generation(state, self.cancel)
+
+    def cancel(self, state: OpenRequest) -> None:
+        """Idempotent. Terminal events come from the scheduler, or from here if it was never told."""
+        if state.done or state.cancelled:
+            return
+        state.cancelled = True
+        if state.submitted and self._link.known:
+            self._link.send(Cancel(state.id))
+        else:
+            state.end_all(Finish("cancelled", Usage()))
+            self._settle(state)
+
+    def release(self, branch: BranchRef) -> None:
+        """The branch will not be forked any more. Idempotent; a branch that still runs goes on to its end."""
+        state = self._open.get(branch[0])
+        if state is not None and state.choices[branch[1]].finish is None:
+            state.kept[branch[1]] = False
+            return
+        self._let_go(branch)
+
+    def branch_ids(self, branch: BranchRef) -> list[int]:
+        """All ids of a branch that runs or is kept. Raises InvalidRequest for another."""
+        return self._branches.all_ids(branch)
+
+    async def compile(self, spec: Any) -> None:
+        """Raises the ConstraintError of ``spec``, if it has one: the check that every request's constraint passes."""
+        await self._constraints.check(constraint_key(spec), spec)
+
+    # ------------------------------------------------------------ score, control
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Raises InvalidRequest, Overloaded, RequestTimeout or GenerationFailed."""
+        self._check_open()
+        check_ids(request.ids, self._vocab_size, "ids")
+        for ids in request.continuations:
+            check_ids(ids, self._vocab_size, "continuations")
+            if not len(ids):
+                raise InvalidRequest("a continuation without ids has no score", param="continuations")
+        context = self._branches.ids(request.parent, request.ids)
+        if not context:
+            raise InvalidRequest("the context of a score holds no id", param="ids")
+        longest = len(context) + max((len(ids) for ids in request.continuations), default=0)
+        if self.context and longest > self.context:
+            raise _too_long(longest, self.context)
+        id = self._allot()
+        deadline = None if request.timeout_s is None else self._clock() + request.timeout_s
+
+        def message(with_parent: bool) -> Score:
+            parent = request.parent if with_parent and request.parent and self._knows(request.parent[0]) else None
+            return Score(
+                id,
+                pack_ids(request.ids) if parent is not None else context.tobytes(),
+                tuple(pack_ids(ids) for ids in request.continuations),
+                parent,
+                request.namespace,
+                request.priority,
+                -1 if deadline is None else max(1, round(1000 * (deadline - self._clock()))),
+                request.logprobs,
+            )
+
+        try:
+            scored: Scored = await self._call(id, message, request.timeout_s)
+        except asyncio.CancelledError:
+            self._link.send(Cancel(id))
+            raise
+        return ScoreResult(scored.logprobs, scored.usage)
+
+    async def control(self, op: str, argument: str = "") -> dict[str, Any]:
+        """``op``: stats, flush, drain, tree, events. Returns the scheduler's JSON reply."""
+        id = self._allot()
+        reply: ControlReply = await self._call(id, lambda _: Control(id, op, argument), None)
+        data: dict[str, Any] = json.loads(reply.data) if reply.data else {}
+        return data
+
+    async def _call(self, id: int, message: Callable[[bool], Any], timeout_s: float | None) -> Any:
+        """Send, and again after a restart, until the one answer comes."""
+        self._check_open()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[id] = (message, future)
+        if self._link.known:
+            self._link.send(message(True))
+        try:
+            return await asyncio.wait_for(future, None if timeout_s is None else timeout_s + TIMEOUT_GRACE_S)
+        except (TimeoutError, asyncio.TimeoutError):
+            self._link.send(Cancel(id))
+            raise RequestTimeout(f"no answer within {timeout_s:g} s") from None
+        finally:
+            self._calls.pop(id, None)
+
+    # ------------------------------------------------------------ sending requests
+
+    def _limits(self, request: GenerateRequest, n_prompt: int) -> Limits:
+        if n_prompt == 0:
+            raise InvalidRequest("the prompt holds no token", param="prompt", code="empty_prompt")
+        wanted = request.max_tokens
+        if not self.context:
+            if wanted is None:
+                raise InvalidRequest("max_tokens has to be given: the context is not known", param="max_tokens")
+            return Limits(wanted, request.min_tokens)
+        left = self.context - n_prompt
+        if left < 0 or (left == 0 and wanted != 0):
+            raise _too_long(n_prompt, self.context)
+        most = left if wanted is None else min(wanted, left)
+        return Limits(most, min(request.min_tokens, most))
+
+    async def _compile_then_submit(self, state: OpenRequest) -> None:
+        spec = state.request.constraint
+        assert spec is not None
+        try:
+            await self._constraints.check(state.constraint_key, spec)
+        except ConstraintError as error:
+            self._fail(state, error)
+        except Exception as error:
+            log.exception("compiling a constraint failed")
+            self._fail(state, GenerationFailed(f"compiling the constraint failed: {error}"))
+        else:
+            state.ready = True
+            if not state.done:
+                self._submit(state)
+
+    def _submit(self, state: OpenRequest, *, parent_allowed: bool = True) -> None:
+        """Nothing was generated yet: one Submit for all choices."""
+        if not self._link.known:
+            return
+        self._send_spec(state)
+        parent = state.request.parent
+        if parent is not None and not (parent_allowed and self._knows(parent[0])):
+            parent = None
+        state.submitted = True
+        state.with_parent = parent is not None
+        self._link.send(state.submit(parent, self._clock()))
+        for choice in state.choices:
+            self._branches.submitted(choice.branch, self._link.epoch)
+
+    def _resend(self, state: OpenRequest) -> None:
+        if state.done or not state.ready or not self._link.known:
+            return
+        if all(choice.cached < 0 and choice.finish is None for choice in state.choices):
+            self._submit(state, parent_allowed=False)
+            return
+        self._send_spec(state)
+        state.submitted, state.with_parent = True, False
+        for choice in state.choices:
+            if choice.finish is None:
+                self._link.send(state.resubmit(choice, self._clock()))
+                self._branches.submitted(choice.branch, self._link.epoch)
+
+    def _send_spec(self, state: OpenRequest) -> None:
+        key, spec = state.constraint_key, state.request.constraint
+        if spec is not None and key not in self._specs_sent:
+            self._specs_sent.add(key)
+            self._link.send(Constraint(key, spec))
+
+    # ------------------------------------------------------------ Receiver of the link
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._open or self._calls)
+
+    def new_epoch(self) -> None:
+        self._specs_sent.clear()
+        for state in list(self._open.values()):
+            if state.cancelled:
+                state.end_all(Finish("cancelled", Usage()))
+                self._settle(state)
+            else:
+                self._resend(state)
+        for message, _ in self._calls.values():
+            self._link.send(message(False))
+
+    def lost(self, seconds: float) -> None:
+        if seconds < self._lost_s or not self.busy:
+            return
+        self.fail_all(f"the scheduler has not answered for {seconds:.0f} s")
+
+    def fail_all(self, reason: str) -> None:
+        """Every open request ends with GenerationFailed: the runtime is gone for good."""
+        for state in list(self._open.values()):
+            self._fail(state, GenerationFailed(reason))
+        for _, future in list(self._calls.values()):
+            if not future.done():
+                future.set_exception(GenerationFailed(reason))
+
+    def message(self, message: Any) -> None:
+        kind = type(message)
+        if kind is TokenDelta:
+            state = self._open.get(message.id)
+            if state is not None:
+                self._delta(state, message)
+        elif kind is Finished:
+            state = self._open.get(message.id)
+            if state is not None:
+                choice = state.choices[message.choice]
+                if choice.finish is None:
+                    state.accepted = True
+                    state.push(choice.finished(message))
+                    self._settle(state)
+        elif kind is Accepted:
+            state = self._open.get(message.id)
+            if state is not None:
+                state.accept()
+        elif kind is PromptLogprobs:
+            state = self._open.get(message.id)
+            if state is not None:
+                state.choices[message.choice].prompt(message)
+        elif kind is Rejected:
+            self._rejected(message)
+        elif kind is Scored or kind is ControlReply:
+            call = self._calls.get(message.id if kind is Scored else message.call_id)
+            if call is not None and not call[1].done():
+                call[1].set_result(message)
+
+    def _delta(self, state: OpenRequest, message: TokenDelta) -> None:
+        choice = state.choices[message.choice]
+        if choice.finish is not None:
+            return
+        try:
+            state.push(choice.delta(message))
+        except OffsetGap as gap:
+            self._link.send(Cancel(state.id))
+            self._fail(state, GenerationFailed(f"the stream broke: {gap}"))
+
+    def _rejected(self, message: Rejected) -> None:
+        state = self._open.get(message.id)
+        if state is None:
+            call = self._calls.get(message.id)
+            if call is not None and not call[1].done():
+                if message.code == "unknown_branch":
+                    self._link.send(call[0](False))
+                else:
+                    call[1].set_exception(refusal(message))
+        elif state.cancelled:
+            state.end_all(Finish("cancelled", Usage()))
+            self._settle(state)
+        elif message.code == "unknown_branch" and state.with_parent:
+            # The parent ended, or went with an older epoch, while the Submit was under way; we know its ids.
+            self._submit(state, parent_allowed=False)
+        elif message.code == "queue_full" and state.accepted:
+            # It was accepted once, by a scheduler that died: the client of this request must not see it refused.
+            asyncio.get_running_loop().call_later(RETRY_S, self._resend, state)
+        else:
+            self._fail(state, refusal(message))
+
+    # ------------------------------------------------------------ ends
+
+    def _timed_out(self, state: OpenRequest) -> None:
+        if not state.done:
+            if state.submitted:
+                self._link.send(Cancel(state.id))
+            self._fail(state, RequestTimeout(f"the request did not end within {state.request.timeout_s:g} s"))
+
+    def _fail(self, state: OpenRequest, error: RametError) -> None:
+        if not state.done:
+            state.kept = [False] * len(state.kept)
+            state.fail(error)
+            self._settle(state)
+
+    def _settle(self, state: OpenRequest) -> None:
+        """After a terminal event: drop what nobody may ask for any more."""
+        for choice in state.choices:
+            if choice.finish is not None and not state.kept[choice.index] and choice.branch in self._branches:
+                if state.request.keep:
+                    self._let_go(choice.branch)
+                else:
+                    self._branches.forget(choice.branch)
+        if state.done:
+            self._open.pop(state.id, None)
+            if state.timer is not None:
+                state.timer.cancel()
+
+    def _let_go(self, branch: BranchRef) -> None:
+        if self._knows(branch):
+            self._link.send(Release(branch))
+        self._branches.forget(branch)
+
+    def _knows(self, branch: BranchRef) -> bool:
+        return self._branches.known(branch, self._link.epoch)
+
+    def _allot(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GenerationFailed("the client is closed")
+
+
+def refusal(message: Rejected) -> RametError:
+    """The error that a Rejected stands for."""
+    if message.code in ("queue_full", "draining"):
+        error = Overloaded(message.message)
+        error.code = message.code
+        return error
+    if message.code == "timeout":
+        return RequestTimeout(message.message)
+    return InvalidRequest(message.message, param="prompt", code=message.code)
+
+
+def _too_long(tokens: int, context: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the prompt has {tokens} tokens, but the context of this model is {context} tokens, "
+        "of which at least one must be left to generate; shorten the prompt",
+        param="prompt",
+        code="context_length_exceeded",
+    )
+
+
+def _compile(tokenizer: TokenTable, spec: Any) -> object:
+    from ramet.runtime import constrain  # loads the grammar engine: only when a constraint is used
+
+    compiled: object = constrain.compile(spec, tokenizer)
+    return compiled

@@ -1,0 +1,72 @@
+"""A constraint is compiled before it is submitted, so that a bad one is an error before anything is queued."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from ramet.runtime.protocol.errors import ConstraintError
+from ramet.runtime.protocol.messages import ConstraintSpec
+
+Compile = Callable[[ConstraintSpec], object]
+"""Compiles a specification, or raises a ConstraintError. Runs in a thread."""
+
+_encoder = msgspec.json.Encoder()
+
+
+def constraint_key(spec: ConstraintSpec) -> str:
+    """The same specification has the same key, in every process."""
+    return hashlib.sha256(_encoder.encode(spec)).hexdigest()[:32]
+
+
+class CompileCheck:
+    """Remembers which specifications compiled, and how others failed. Waiters for one share its compile."""
+
+    def __init__(self, compile: Compile, *, remembered: int = 4096) -> None:
+        self._compile = compile
+        self._remembered = remembered
+        self._known: OrderedDict[str, ConstraintError | None] = OrderedDict()
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def passed(self, key: str) -> bool:
+        """It compiled before: no need to wait."""
+        return key in self._known and self._known[key] is None
+
+    def check(self, key: str, spec: ConstraintSpec) -> Awaitable[None]:
+        """Raises the ConstraintError of ``spec``, if it has one."""
+        return self._check(key, spec)
+
+    async def _check(self, key: str, spec: ConstraintSpec) -> None:
+        if key in self._known:
+            self._known.move_to_end(key)
+            error = self._known[key]
+            if error is not None:
+                raise error
+            return
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.create_task(self._run(key, spec))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._running[key] = task
+        # A waiter that goes away must not take the compile with it that others wait for.
+        await asyncio.shield(task)
+
+    async def _run(self, key: str, spec: ConstraintSpec) -> None:
+        try:
+            await asyncio.to_thread(self._compile, spec)
+            self._remember(key, None)
+        except ConstraintError as error:
+            # Whether a compile times out or crashes depends on the moment: only lasting verdicts are remembered.
+            if error.kind in ("invalid", "unsupported", "too_complex"):
+                self._remember(key, error)
+            raise
+        finally:
+            del self._running[key]
+
+    def _remember(self, key: str, error: ConstraintError | None) -> None:
+        self._known[key] = error
+        while len(self._known) > self._remembered:
+            self._known.popitem(last=False)

@@ -1,0 +1,190 @@
+"""What a caller of the client asks for and gets. Ids are token ids, offsets are absolute in the branch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from ramet.runtime.protocol.errors import InvalidRequest
+from ramet.runtime.protocol.messages import (
+    BranchRef,
+    ConstraintSpec,
+    EndReason,
+    Namespace,
+    Sampling,
+    StopHit,
+    TokenLogprob,
+    Usage,
+)
+from ramet.runtime.protocol.randomness import row_key
+
+MAX_CHOICES = 128
+MAX_STOPS = 64
+MAX_LOGPROBS = 100
+_INT32 = 1 << 31
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """Make a branch out of ``ids`` (after the cut ``parent=(branch, at)``, where given) and generate on it.
+
+    ``max_tokens`` None: the rest of the context; a larger number is capped to it. ``stop``: strings; ``stop_ids``: ids.
+    ``logprobs``: -1 none, k >= 0 the chosen id's and the k best. ``logits_from``: absolute index from which prompt
+    log-probabilities are wanted (-1: none); entry i scores ids[i + 1]. ``seed`` None: one is drawn at acceptance;
+    ``key_path``: indices of the forks that led here. ``keep``: the branch stays until ``Client.release``.
+    """
+
+    ids: Sequence[int]
+    parent: tuple[BranchRef, int] | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    key_path: tuple[int, ...] = ()
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    constraint: ConstraintSpec | None = None
+    logprobs: int = -1
+    logits_from: int = -1
+    n: int = 1
+    priority: int = 0
+    timeout_s: float | None = None
+    keep: bool = False
+    fan_out: int = 0
+    namespace: Namespace = field(default_factory=Namespace)
+
+    def sampling(self, seed: int) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=tuple(sorted(self.logit_bias.items())),
+            key=row_key(seed, self.key_path),
+        )
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """Log-probabilities of each continuation after ``ids`` (after the cut ``parent``); nothing is kept.
+
+    ``logprobs`` k: also the k best alternatives at each position.
+    """
+
+    ids: Sequence[int]
+    continuations: Sequence[Sequence[int]]
+    parent: tuple[BranchRef, int] | None = None
+    logprobs: int = 0
+    priority: int = 0
+    timeout_s: float | None = None
+    namespace: Namespace = field(default_factory=Namespace)
+
+
+class Finish(Struct, frozen=True, gc=False):
+    """How a choice ended. ``stop``: which stop hit, and where; ``message`` explains an error."""
+
+    reason: EndReason
+    usage: Usage
+    stop: StopHit | None = None
+    message: str = ""
+
+
+class Chunk(Struct, frozen=True):
+    """News of one choice. ``text`` never holds half a character or what may be the beginning of a stop string; joined
+    over the choice it is the final text. ``ids`` start at ``offset``; the last chunk also holds the ids of a stop."""
+
+    choice: int
+    offset: int
+    text: str
+    ids: list[int]
+    forced: bytes
+    logprobs: list[TokenLogprob] | None = None
+    finish: Finish | None = None
+
+
+class ChoiceResult(Struct, frozen=True):
+    """One finished choice. ``ids``: everything generated, a stop's ids included; ``text`` is cut where the stop begins.
+
+    ``prompt_logprobs``: entry j belongs to the id at absolute index ``prompt_logprobs_from + j``.
+    """
+
+    text: str
+    ids: list[int]
+    forced: bytes
+    logprobs: list[TokenLogprob] | None
+    finish_reason: EndReason
+    usage: Usage
+    stop: StopHit | None
+    branch: BranchRef
+    n_prompt: int
+    message: str = ""
+    prompt_logprobs: list[TokenLogprob] = []
+    prompt_logprobs_from: int = 0
+
+
+class ScoreResult(Struct, frozen=True):
+    """``logprobs[i][j]`` belongs to id j of continuation i."""
+
+    logprobs: tuple[tuple[TokenLogprob, ...], ...]
+    usage: Usage
+
+
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raises InvalidRequest if an id lies outside the vocabulary."""
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        bad = next(token for token in ids if not 0 <= token < vocab_size)
+        raise InvalidRequest(f"{param} holds token id {bad}; ids are 0 to {vocab_size - 1}", param=param)
+
+
+def _between(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+    if not math.isfinite(value) or value > high or value < low or (open_low and value == low):
+        bracket = "(" if open_low else "["
+        raise InvalidRequest(f"{name} is {value}; it must lie in {bracket}{low:g}, {high:g}]", param=name)
+
+
+def check_request(request: GenerateRequest, vocab_size: int) -> None:
+    """Raises InvalidRequest naming the field that is out of its range."""
+    _between("temperature", request.temperature, 0.0, 100.0)
+    _between("top_p", request.top_p, 0.0, 1.0, open_low=True)
+    _between("min_p", request.min_p, 0.0, 1.0)
+    _between("frequency_penalty", request.frequency_penalty, -2.0, 2.0)
+    _between("presence_penalty", request.presence_penalty, -2.0, 2.0)
+    _between("repetition_penalty", request.repetition_penalty, 0.0, 100.0, open_low=True)
+    _between("n", request.n, 1, MAX_CHOICES)
+    _between("logprobs", request.logprobs, -1, MAX_LOGPROBS)
+    _between("top_k", request.top_k, -1, _INT32 - 1)
+    _between("priority", request.priority, -_INT32, _INT32 - 1)
+    _between("min_tokens", request.min_tokens, 0, _INT32 - 1)
+    if request.max_tokens is not None:
+        _between("max_tokens", request.max_tokens, 0, _INT32 - 1)
+        if request.min_tokens > request.max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {request.min_tokens}, more than max_tokens ({request.max_tokens})", param="min_tokens"
+            )
+    if request.seed is not None:
+        _between("seed", request.seed, -(1 << 63), (1 << 64) - 1)
+    if request.timeout_s is not None:
+        _between("timeout_s", request.timeout_s, 0.0, 1e6, open_low=True)
+    check_ids(request.ids, vocab_size, "ids")
+    check_ids(request.stop_ids, vocab_size, "stop_token_ids")
+    check_ids(list(request.logit_bias), vocab_size, "logit_bias")
+    for token, bias in request.logit_bias.items():
+        if not -100.0 <= bias <= 100.0:
+            raise InvalidRequest(f"logit_bias of id {token} is {bias}; it must lie in [-100, 100]", param="logit_bias")
+    if len(request.stop) > MAX_STOPS or len(request.stop_ids) > MAX_STOPS:
+        raise InvalidRequest(f"at most {MAX_STOPS} stops are allowed", param="stop")
+    if "" in request.stop:
+        raise InvalidRequest("an empty stop string would end every text at once", param="stop")
