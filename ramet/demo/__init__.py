@@ -1,0 +1,1 @@
+"""The demo: records of the Python packages that are installed here, extracted by a real model."""
