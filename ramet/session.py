@@ -103,7 +103,7 @@ class Session:
     @property
     def context(self) -> int:
         """Longest branch in tokens."""
-        return self.options.scheduler.context or self.folder.meta.context
+        return self.client.context
 
 
 class BackgroundSession:

@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             resumed = skip_written(documents, output, totals)
             if resumed:
                 print(f"{resumed} records were there already: going on after them", file=sys.stderr)
+            background.submit(session.client.compile(target.spec)).result()
             around = frame(words, session.template, session.tokenizer)
             extractor = Extractor(session.client, session.tokenizer, around, target, session.context, options)
             started = time.monotonic()

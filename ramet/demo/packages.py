@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from email.message import Message
 from importlib.metadata import Distribution, distributions
+from typing import cast
 
 from ramet.extraction.sources import Document
 
@@ -42,7 +44,8 @@ def installed(limit: int, found: Iterable[Distribution] | None = None) -> list[P
 
 
 def _package(distribution: Distribution) -> Package | None:
-    metadata = distribution.metadata
+    # Typed by a narrow protocol, and a mail message in every version of Python.
+    metadata = cast(Message, distribution.metadata)
     name, version = metadata.get("Name"), metadata.get("Version")
     if not name or not version:  # the remains of a removed distribution
         return None

@@ -28,7 +28,7 @@ def _fields(schema: Schema, root: Schema, depth: int) -> Iterator[str]:
         if not isinstance(given, Mapping):
             continue
         field = _resolve(given, root)
-        meaning = given.get("description") or field.get("description") or field.get("title") or ""
+        meaning = given.get("description") or field.get("description") or ""
         kind = _kind(field, root)
         yield f"{'  ' * depth}- {name}{f' ({kind})' if kind else ''}{f': {meaning}' if meaning else ''}"
         inner = _resolve(_items(field), root) if field.get("type") == "array" else field
@@ -48,7 +48,7 @@ def _kind(field: Schema, root: Schema) -> str:
     if kind == "array":
         low, high = field.get("minItems"), field.get("maxItems")
         items = _kind(_resolve(_items(field), root), root)
-        return f"list{_range(low, high)}{f' of {items}' if items else ''}"
+        return f"list{_range(low, high)}{f' of {items}' if items not in ('', 'object') else ''}"
     if kind == "string":
         high = field.get("maxLength")
         return f"string of at most {high} characters" if isinstance(high, int) else "string"
