@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 COMMANDS: dict[str, str] = {
+    "demo": "extract records from the packages installed here, with a real model",
     "extract": "documents in, one JSON record per document out",
     "serve": "start the server (OpenAI API, programs, metrics)",
     "pull": "fetch a model into the local store",
