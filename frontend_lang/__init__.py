@@ -1,0 +1,80 @@
+"""The DSL: programs of many language-model calls. What users need of it is in ``import ramet``."""
+
+from __future__ import annotations
+
+from .async_state import AsyncState
+from .backend import Backend
+from .choices import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    greedy_token_selection,
+    sum_logprobs,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+from .constraint import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
+from .defaults import default_backend, set_default_backend, set_default_factory
+from .errors import NoBackend, ProgramCancelled, ProgramError, UnknownVariable
+from .program import Function, function
+from .state import State
+from .surface import (
+    assistant,
+    assistant_begin,
+    assistant_end,
+    gen,
+    gen_int,
+    gen_string,
+    image,
+    role,
+    select,
+    separate_reasoning,
+    system,
+    system_begin,
+    system_end,
+    user,
+    user_begin,
+    user_end,
+    video,
+)
+
+__all__ = [
+    "REGEX_BOOL",
+    "REGEX_FLOAT",
+    "REGEX_INT",
+    "REGEX_STR",
+    "AsyncState",
+    "Backend",
+    "ChoicesDecision",
+    "ChoicesSamplingMethod",
+    "Function",
+    "NoBackend",
+    "ProgramCancelled",
+    "ProgramError",
+    "State",
+    "UnknownVariable",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "default_backend",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "greedy_token_selection",
+    "image",
+    "role",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "set_default_factory",
+    "sum_logprobs",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+    "video",
+]

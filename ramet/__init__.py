@@ -1,1 +1,103 @@
-"""ramet: structured generation for language-model programs."""
+"""ramet: structured generation for language-model programs.
+
+Names are imported when they are first used, so that ``import ramet`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ramet.engine import Engine as Engine
+    from ramet.frontend_lang import *  # noqa: F403
+    from ramet.runtime.protocol.errors import *  # noqa: F403
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "ramet.frontend_lang": (
+        "REGEX_BOOL",
+        "REGEX_FLOAT",
+        "REGEX_INT",
+        "REGEX_STR",
+        "AsyncState",
+        "ChoicesDecision",
+        "ChoicesSamplingMethod",
+        "Function",
+        "NoBackend",
+        "ProgramCancelled",
+        "ProgramError",
+        "State",
+        "UnknownVariable",
+        "assistant",
+        "assistant_begin",
+        "assistant_end",
+        "default_backend",
+        "function",
+        "gen",
+        "gen_int",
+        "gen_string",
+        "greedy_token_selection",
+        "image",
+        "role",
+        "select",
+        "separate_reasoning",
+        "set_default_backend",
+        "sum_logprobs",
+        "system",
+        "system_begin",
+        "system_end",
+        "token_length_normalized",
+        "unconditional_likelihood_normalized",
+        "user",
+        "user_begin",
+        "user_end",
+        "video",
+    ),
+    "ramet.runtime.protocol.errors": (
+        "RametError",
+        "InvalidRequest",
+        "ConstraintError",
+        "InvalidConstraint",
+        "UnsupportedConstraint",
+        "ConstraintTooComplex",
+        "ConstraintTimeout",
+        "ConstraintCrashed",
+        "Overloaded",
+        "GenerationFailed",
+        "ModelNotFound",
+    ),
+    "ramet.engine": ("Engine",),
+}
+_HOME = {name: home for home, names in _NAMES.items() for name in names}
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ramet' has no attribute {name!r}")
+    if home == "ramet.frontend_lang":
+        _offer_default_engine()
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def _offer_default_engine() -> None:
+    """A program that is run without a backend gets an Engine with the default model."""
+    from ramet.frontend_lang.backend import Backend
+    from ramet.frontend_lang.defaults import set_default_factory
+
+    def make() -> Backend:
+        from ramet.engine import default_engine
+
+        return default_engine().backend
+
+    set_default_factory(make)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

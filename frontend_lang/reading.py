@@ -1,0 +1,177 @@
+"""Reading from a state: waiting, errors, streams. Called from user threads and from other event loops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from .core import StateCore
+from .errors import ProgramError, UnknownVariable
+from .expr import Expr
+from .slot import CallSlot, Slot
+
+
+def find(core: StateCore, name: str | Expr) -> Slot:
+    """The finished slot of a name; waits. Raises UnknownVariable once it is clear that the name will not come."""
+    slot = core.declared.get(name)
+    if slot is None:
+        if core.run.may_declare() and not core.run.backend.loop.closed:
+            core.run.backend.loop.wait(declared(core, name))
+        slot = core.declared.get(name)
+        if slot is None:
+            raise _unknown(core, name)
+    if not slot.done:
+        core.run.backend.loop.wait(slot.wait())
+    return slot
+
+
+async def find_async(core: StateCore, name: str | Expr) -> Slot:
+    """`find` on the core's own loop."""
+    if core.run.may_declare():
+        await declared(core, name)
+    slot = core.declared.get(name)
+    if slot is None:
+        raise _unknown(core, name)
+    await slot.wait()
+    return slot
+
+
+async def declared(core: StateCore, name: object) -> None:
+    """Wait until the name is declared, or can't be any more. Loop only."""
+    while name not in core.declared and not core.run.body_done:
+        await core.declarations.wait()
+
+
+def _unknown(core: StateCore, name: object) -> ProgramError:
+    names = ", ".join(repr(key) for key in core.declared if isinstance(key, str)) or "none"
+    what = repr(name) if isinstance(name, str) else f"the given {type(name).__name__}"
+    if core.error is not None:
+        return core.error
+    return UnknownVariable(
+        f"program {core.run.program!r} has no variable {what} here; it has: {names}",
+        program=core.run.program,
+        variable=name if isinstance(name, str) else None,
+    )
+
+
+def settle(core: StateCore) -> None:
+    """Wait for everything appended so far; raises the state's error."""
+    loop = core.run.backend.loop
+    if not loop.closed and (not core.idle or core.run.may_declare()):
+        loop.wait(_settled(core))
+    if core.error is not None:
+        raise core.error.with_traceback(None)
+
+
+async def _settled(core: StateCore) -> None:
+    if core.run.may_declare():
+        await await_body_end(core)
+    await core.settled()
+
+
+async def await_body_end(core: StateCore) -> None:
+    """Where the body runs elsewhere (a stream), all of it counts. Loop only."""
+    while not core.run.body_done:
+        await core.declarations.wait()
+
+
+def await_body(core: StateCore) -> None:
+    if core.run.may_declare() and not core.run.backend.loop.closed:
+        core.run.backend.loop.wait(await_body_end(core))
+
+
+def first_error(core: StateCore) -> ProgramError | None:
+    """The first error of a state and of the branches joined into it; waits."""
+    loop = core.run.backend.loop
+    if not loop.closed and (not core.idle or core.run.may_declare()):
+        loop.wait(_settled(core))
+    if core.error is not None:
+        return core.error
+    for child in core.children:
+        error = first_error(child)
+        if error is not None:
+            return error
+    return None
+
+
+# ---------------------------------------------------------------- streams
+
+
+def text_iter(core: StateCore, name: str | None) -> Iterator[str]:
+    loop = core.run.backend.loop
+    log = core.log
+    if name is not None:
+        if not loop.closed and core.run.may_declare():
+            loop.wait(declared(core, name))
+        if name not in core.declared:
+            raise _unknown(core, name)
+        log = _stream(core.declared[name])
+    place = 0
+    while True:
+        if loop.closed or place < len(log.parts) or log.ended:
+            text, place = "".join(log.parts[place:]), len(log.parts)
+        else:
+            text, place = loop.wait(log.read(place))
+        if text:
+            yield text
+        elif place >= len(log.parts):
+            break
+    _raise_after(core, name)
+
+
+def _stream(slot: Slot) -> Any:
+    stream = getattr(slot, "stream", None)
+    if stream is None:
+        raise TypeError("a joined variable has no stream of its own: iterate over the branches")
+    return stream
+
+
+def _raise_after(core: StateCore, name: str | None) -> None:
+    if name is None:
+        if core.error is not None:
+            raise core.error.with_traceback(None)
+    else:
+        slot = core.declared[name]
+        if slot.done:
+            slot.value()
+
+
+async def text_async_iter(core: StateCore, name: str | None, with_meta: bool) -> AsyncIterator[Any]:
+    loop = core.run.backend.loop
+    if with_meta and name is None:
+        raise ValueError("return_meta_data=True needs var_name: meta information belongs to one variable")
+    log = core.log
+    slot: Slot | None = None
+    if name is not None:
+        if core.run.may_declare():
+            await loop.join(declared(core, name))
+        if name not in core.declared:
+            raise _unknown(core, name)
+        slot = core.declared[name]
+        log = _stream(slot)
+    place = 0
+    while True:
+        start = place
+        text, place = await loop.join(log.read(place))
+        if not text and place == start:
+            break
+        if with_meta:
+            yield text, _new_meta(slot, start, place)
+        elif text:
+            yield text
+    _raise_after(core, name)
+
+
+def _new_meta(slot: Slot | None, start: int, stop: int) -> dict[str, Any]:
+    """Log-probabilities of the parts [start, stop) of a variable's stream alone."""
+    if not isinstance(slot, CallSlot):
+        return {}
+    entries = [entry for part, new in slot.logprobs if start <= part < stop for entry in new]
+    meta: dict[str, Any] = dict(slot.meta() or {}) if slot.done else {}
+    if entries:
+        meta["output_token_logprobs"] = [entry for entry, _ in entries]
+        meta["output_top_logprobs"] = [top for _, top in entries]
+    else:
+        meta.pop("output_token_logprobs", None)
+        meta.pop("output_top_logprobs", None)
+    return meta

@@ -1,0 +1,52 @@
+"""One run of a program: what all of its states have in common."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from .backend import Backend
+from .options import NOTHING, Options
+
+if TYPE_CHECKING:
+    from .core import StateCore
+
+current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("ramet_current_run", default=None)
+"""The run whose body is being executed: programs called inside it use its backend."""
+
+
+class Run:
+    """``body_done``: the body has returned (or raised)."""
+
+    def __init__(self, program: str, backend: Backend, options: Options = NOTHING) -> None:
+        self.program = program
+        self.backend = backend
+        self.options = options
+        self.body_done = False
+        self.cores: weakref.WeakSet[StateCore] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, core: StateCore) -> None:
+        with self._lock:
+            self.cores.add(core)
+
+    def members(self) -> list[StateCore]:
+        with self._lock:
+            return list(self.cores)
+
+    def may_declare(self) -> bool:
+        """A name that is not known yet may still come: the body runs, and the caller is not the body itself."""
+        return not self.body_done and current_run.get() is not self
+
+    def end_body(self) -> None:
+        """The body has returned: its states take nothing more, and let go of their KV when their work is done."""
+        self.body_done = True
+        for core in self.members():
+            core.end()
+
+    def cancel(self, reason: str) -> None:
+        """Stop every generation of this run; values that are not there yet raise ProgramCancelled."""
+        for core in self.members():
+            core.cancel(reason)

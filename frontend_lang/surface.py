@@ -1,0 +1,318 @@
+"""What programs are written with: `gen`, `select`, roles. Each call makes one immutable expression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from .choices import ChoicesMethod, as_method
+from .constraint import Constraint, from_dtype, from_grammar, from_regex, from_schema
+from .expr import Appendable, Chain, Expr, Gen, Reasoning, RoleBegin, RoleEnd, Select, as_expr
+from .options import GenOptions, make_options
+from .where import Where, caller
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+M = TypeVar("M")
+
+
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    *,
+    schema: type[M],
+    **options: Unpack[GenOptions],
+) -> Gen[M]: ...
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    *,
+    dtype: type[M],
+    **options: Unpack[GenOptions],
+) -> Gen[M]: ...
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    *,
+    choices: Sequence[str],
+    **options: Unpack[GenOptions],
+) -> Select: ...
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    *,
+    schema: object,
+    **options: Unpack[GenOptions],
+) -> Gen[Any]: ...
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    *,
+    json_schema: object,
+    **options: Unpack[GenOptions],
+) -> Gen[Any]: ...
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    *,
+    dtype: str,
+    **options: Unpack[GenOptions],
+) -> Gen[Any]: ...
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    **options: Unpack[GenOptions],
+) -> Gen[str]: ...
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+    stop_regex: str | Sequence[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: Any = None,
+    choices: Sequence[str] | None = None,
+    choices_method: ChoicesMethod | str | None = None,
+    regex: str | None = None,
+    json_schema: Any = None,
+    *,
+    schema: Any = None,
+    grammar: str | None = None,
+    whitespace: str | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    seed: int | None = None,
+    priority: int | None = None,
+    timeout_s: float | None = None,
+    retries: int | None = None,
+    max_new_tokens: int | None = None,
+    max_completion_tokens: int | None = None,
+) -> Expr:
+    """Generate text into variable ``name`` (None: just append it).
+
+    ``max_tokens``: 128 unless the run says otherwise; with a schema or grammar, the rest of the context. ``stop``
+    replaces the run's. One of ``regex``, ``schema`` (dict, JSON text, pydantic model, type; also ``json_schema``),
+    ``grammar`` (Lark, GBNF), ``dtype`` (int, float, bool, str) or ``choices`` (then it is a `select`) binds the text.
+    ``n`` > 1 gives a list, and the state goes on with item 0. Raises ValueError, TypeError and InvalidConstraint.
+    """
+    where = caller()
+    if stop_regex is not None:
+        raise ValueError("stop_regex is not supported: use stop= (strings), or regex= to bind the whole text")
+    given: dict[str, object] = {
+        "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
+        "n": n,
+        "stop": stop,
+        "stop_token_ids": stop_token_ids,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "repetition_penalty": repetition_penalty,
+        "logit_bias": logit_bias,
+        "ignore_eos": ignore_eos,
+        "seed": seed,
+        "return_logprob": return_logprob,
+        "logprob_start_len": logprob_start_len,
+        "top_logprobs_num": top_logprobs_num,
+        "return_text_in_logprobs": return_text_in_logprobs,
+        "priority": priority,
+        "timeout_s": timeout_s,
+        "retries": retries,
+        "max_new_tokens": max_new_tokens,
+        "max_completion_tokens": max_completion_tokens,
+    }
+    binding = {
+        "regex": regex,
+        "schema": schema,
+        "json_schema": json_schema,
+        "grammar": grammar,
+        "dtype": dtype,
+        "choices": choices,
+    }
+    bound = [key for key, value in binding.items() if value is not None]
+    if len(bound) > 1:
+        raise ValueError(f"gen({name!r}) can be bound by one thing at a time, got {' and '.join(bound)}")
+    if choices is not None:
+        return _select(name, choices, 0.0 if temperature is None else temperature, choices_method, where)
+    constraint: Constraint | None = None
+    parse: Callable[[str], Any] | None = None
+    if regex is not None:
+        constraint = from_regex(regex)
+    elif grammar is not None:
+        constraint = from_grammar(grammar)
+    elif bound in (["schema"], ["json_schema"]):
+        constraint, parse = from_schema(schema if schema is not None else json_schema, whitespace)
+    elif dtype is not None:
+        constraint, parse, stops = from_dtype(dtype)
+        own = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+        given["stop"] = (*own, *stops) or None
+    return Gen(name, make_options(given), constraint, parse, where)
+
+
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    **options: Unpack[GenOptions],
+) -> Gen[int]:
+    """`gen` with ``dtype=int``; other sampling options by keyword."""
+    return gen(name, max_tokens, n=n, stop=stop, dtype=int, **options)
+
+
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    **options: Unpack[GenOptions],
+) -> Gen[str]:
+    """`gen` with ``dtype=str``: a quoted string; ``state[name]`` keeps the quotes."""
+    return gen(name, max_tokens, n=n, stop=stop, dtype=str, **options)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesMethod | str | None = None,
+) -> Select:
+    """Append the best of ``choices``; variable ``name`` is its text. Raises ValueError for bad choices."""
+    if choices is None:
+        raise ValueError("select() needs choices: a list of different, non-empty strings")
+    return _select(name, choices, temperature, choices_method, caller())
+
+
+def _select(
+    name: str | None, choices: Sequence[str], temperature: float, method: ChoicesMethod | str | None, where: Where
+) -> Select:
+    if isinstance(choices, str):
+        raise ValueError(f"choices must be a list of strings, got the string {choices!r}")
+    items = tuple(choices)
+    if not items:
+        raise ValueError("choices is empty: give at least one")
+    for item in items:
+        if not isinstance(item, str) or not item:
+            raise ValueError(f"each choice must be a non-empty string, got {item!r}")
+    if len(set(items)) != len(items):
+        twice = next(item for item in items if items.count(item) > 1)
+        raise ValueError(f"choices must differ, but {twice!r} is there more than once")
+    if temperature > 1e-5:
+        raise ValueError(f"select scores its choices and draws nothing: temperature must be 0, got {temperature}")
+    return Select(name, items, as_method(method), where=where)
+
+
+# ---------------------------------------------------------------- roles
+
+
+def role(name: str, content: Appendable | None = None) -> Expr:
+    """``content`` as one message of role ``name``; without content, an empty message."""
+    where = caller()
+    inside = as_expr(content).parts() if content is not None else ()
+    return Chain((RoleBegin(name, where), *inside, RoleEnd(name, where)))
+
+
+def system(content: Appendable | None = None) -> Expr:
+    """A system message."""
+    return role("system", content)
+
+
+def user(content: Appendable | None = None) -> Expr:
+    """A user message."""
+    return role("user", content)
+
+
+def assistant(content: Appendable | None = None) -> Expr:
+    """An assistant message; usually holds a `gen`."""
+    return role("assistant", content)
+
+
+def system_begin() -> Expr:
+    return RoleBegin("system", caller())
+
+
+def system_end() -> Expr:
+    return RoleEnd("system", caller())
+
+
+def user_begin() -> Expr:
+    return RoleBegin("user", caller())
+
+
+def user_end() -> Expr:
+    return RoleEnd("user", caller())
+
+
+def assistant_begin() -> Expr:
+    return RoleBegin("assistant", caller())
+
+
+def assistant_end() -> Expr:
+    return RoleEnd("assistant", caller())
+
+
+# ---------------------------------------------------------------- others
+
+
+def separate_reasoning(
+    expr: Expr | None = None, model_type: str | None = None, *, open: str = "<think>", close: str = "</think>"
+) -> Reasoning:
+    """Split what each named gen of ``expr`` says between ``open`` and ``close`` off its value, into the variable
+    ``NAME_reasoning_content``. ``model_type`` is accepted: all its families use the same tags."""
+    if expr is None:
+        raise ValueError("separate_reasoning() needs the expression whose reasoning is to be split off")
+    return Reasoning(expr, open, close, caller())
+
+
+def image(path: object) -> Expr:
+    """Not supported: always raises."""
+    raise NotImplementedError("images are not supported: the models served here read text only")
+
+
+def video(path: object, num_frames: int) -> Expr:
+    """Not supported: always raises."""
+    raise NotImplementedError("videos are not supported: the models served here read text only")
