@@ -36,7 +36,7 @@ class _Value(Struct, frozen=True, array_like=True, gc=False):
 # ---------------------------------------------------------------- parts of messages
 
 
-class Namespace(_Value):
+class Namespace(_Value, frozen=True):
     """What may share a cache: requests of different namespaces never see each other's blocks."""
 
     tenant: str = ""
@@ -44,7 +44,7 @@ class Namespace(_Value):
     adapter: str = ""
 
 
-class Sampling(_Value):
+class Sampling(_Value, frozen=True):
     """How the next id is drawn. ``key`` seeds the row (see ``randomness.py``); the counter is the absolute position.
 
     temperature 0 is greedy (equal logits: the lower id). top_k <= 0 and top_p = 1 switch those filters off.
@@ -62,7 +62,7 @@ class Sampling(_Value):
     key: int = 0
 
 
-class Stops(_Value):
+class Stops(_Value, frozen=True):
     """What ends a row besides its length. ``strings`` are searched in the bytes of generated ids, ``ids`` are dropped.
 
     ``ignore_end`` lets a row run past the model's own end ids (they are then masked out).
@@ -73,14 +73,14 @@ class Stops(_Value):
     ignore_end: bool = False
 
 
-class Limits(_Value):
+class Limits(_Value, frozen=True):
     """``max_tokens`` and ``min_tokens`` count ids after n_prompt, forced ones included."""
 
     max_tokens: int
     min_tokens: int = 0
 
 
-class ConstraintSpec(_Value):
+class ConstraintSpec(_Value, frozen=True):
     """``kind``: json_schema, regex, choice (a JSON list of strings), lark, gbnf, structural (tagged tool calls).
 
     ``whitespace``: compact (default) or flexible (bounded); JSON Schema only. ``options``: JSON text for the rest.
@@ -92,7 +92,7 @@ class ConstraintSpec(_Value):
     options: str = ""
 
 
-class TokenLogprob(_Value):
+class TokenLogprob(_Value, frozen=True):
     """Natural logs. ``raw`` is log softmax of the model's logits; ``masked`` renormalises over the ids the constraint
     allows (equal to ``raw`` where there is none; 0.0 for forced ids). ``top``: (id, raw), best first."""
 
@@ -101,7 +101,7 @@ class TokenLogprob(_Value):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class StopHit(_Value):
+class StopHit(_Value, frozen=True):
     """``which`` indexes Stops.strings, or is -1 - i for Stops.ids[i]. ``at``: absolute index of the id in which the
     stop begins. ``leftover``: bytes of that id in front of the stop: the text is bytes(ids[n_prompt:at]) + leftover."""
 
@@ -110,7 +110,7 @@ class StopHit(_Value):
     leftover: bytes
 
 
-class Usage(_Value):
+class Usage(_Value, frozen=True):
     """prompt = cached + computed; completion = forced + sampled. ``cached`` is that of the first admission."""
 
     prompt: int = 0
@@ -124,7 +124,7 @@ class Usage(_Value):
 # ---------------------------------------------------------------- all directions
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     """Handshake. ``instance``: random id of the sending process; a new one means that it lost its state.
 
     A worker gives its KV blocks and numerics fingerprint; a scheduler gives its epoch; a frontend leaves both at 0.
@@ -139,7 +139,7 @@ class Hello(_Message):
     block_size: int = 0
 
 
-class Heartbeat(_Message):
+class Heartbeat(_Message, frozen=True):
     """Sent by a thread: ``progress`` counts steps (worker) or loop turns; ``busy`` says that work is under way."""
 
     progress: int = 0
@@ -149,14 +149,14 @@ class Heartbeat(_Message):
 # ---------------------------------------------------------------- frontend -> scheduler
 
 
-class Constraint(_Message):
+class Constraint(_Message, frozen=True):
     """Sent before the first use of ``key`` in an epoch; the scheduler passes it on to the worker."""
 
     key: str
     spec: ConstraintSpec
 
 
-class Submit(_Message):
+class Submit(_Message, frozen=True):
     """Make a branch and generate on it. ``ids`` are what follows the cut ``parent=(branch, at)``; without a parent they
     are the whole branch. ``n_prompt`` is absolute; ids at and after it were generated earlier (resend after a death).
 
@@ -189,7 +189,7 @@ class Submit(_Message):
     """Of a resend: what was counted before, so that totals stay true."""
 
 
-class Score(_Message):
+class Score(_Message, frozen=True):
     """Log-probabilities of each continuation after a context; nothing is appended or kept."""
 
     id: int
@@ -203,17 +203,17 @@ class Score(_Message):
     """k: also the k best alternatives at each position of the continuations."""
 
 
-class Release(_Message):
+class Release(_Message, frozen=True):
     branch: BranchRef
 
 
-class Cancel(_Message):
+class Cancel(_Message, frozen=True):
     """Idempotent. Ends every choice of ``id`` that still runs with ``cancelled``."""
 
     id: int
 
 
-class Control(_Message):
+class Control(_Message, frozen=True):
     """``op``: stats, flush, drain, tree, events. The reply's ``data`` is JSON."""
 
     call_id: int
@@ -224,11 +224,11 @@ class Control(_Message):
 # ---------------------------------------------------------------- scheduler -> frontend
 
 
-class Accepted(_Message):
+class Accepted(_Message, frozen=True):
     id: int
 
 
-class Rejected(_Message):
+class Rejected(_Message, frozen=True):
     """Terminal. ``code``: queue_full, context_length_exceeded, pool_too_small, unknown_branch, draining, timeout."""
 
     id: int
@@ -236,7 +236,7 @@ class Rejected(_Message):
     message: str
 
 
-class TokenDelta(_Message):
+class TokenDelta(_Message, frozen=True):
     """Ids appended at absolute ``offset``. ``forced``: one byte per id. ``cached_tokens``: of the first admission."""
 
     id: int
@@ -248,7 +248,7 @@ class TokenDelta(_Message):
     cached_tokens: int
 
 
-class PromptLogprobs(_Message):
+class PromptLogprobs(_Message, frozen=True):
     """Entry j belongs to the id at absolute index ``offset + j``."""
 
     id: int
@@ -257,7 +257,7 @@ class PromptLogprobs(_Message):
     logprobs: tuple[TokenLogprob, ...]
 
 
-class Scored(_Message):
+class Scored(_Message, frozen=True):
     """Terminal message of a Score: one tuple of log-probabilities per continuation, one entry per id of it."""
 
     id: int
@@ -265,7 +265,7 @@ class Scored(_Message):
     usage: Usage
 
 
-class Finished(_Message):
+class Finished(_Message, frozen=True):
     """Terminal message of one choice. The prompt's usage is counted in choice 0 only."""
 
     id: int
@@ -276,7 +276,7 @@ class Finished(_Message):
     message: str = ""
 
 
-class ControlReply(_Message):
+class ControlReply(_Message, frozen=True):
     call_id: int
     data: bytes
 
@@ -284,7 +284,7 @@ class ControlReply(_Message):
 # ---------------------------------------------------------------- scheduler -> worker
 
 
-class RowStart(_Message):
+class RowStart(_Message, frozen=True):
     """Before a row's first plan. ``ids`` holds everything known, cached ids included; KV of ids[:computed] is stored in
     ``blocks`` (complete after the first plan's copies). A resumed row replays ids[n_prompt:] in a fresh matcher."""
 
@@ -301,7 +301,7 @@ class RowStart(_Message):
     constraint_key: str = ""
 
 
-class PlanRow(_Value):
+class PlanRow(_Value, frozen=True):
     """Compute min(ceiling, length of the tail) ids of the row. ``blocks`` are appended to its block table;
     ``replaced``: (index in the table, new block), after a commit met a duplicate."""
 
@@ -311,7 +311,7 @@ class PlanRow(_Value):
     replaced: tuple[tuple[int, int], ...] = ()
 
 
-class BlockCopy(_Value):
+class BlockCopy(_Value, frozen=True):
     """Copy the KV of the first ``tokens`` slots of block ``source`` into ``target``, before the plan's writes."""
 
     source: int
@@ -319,7 +319,7 @@ class BlockCopy(_Value):
     tokens: int
 
 
-class Group(_Value):
+class Group(_Value, frozen=True):
     """Rows whose block tables agree on absolute token positions [start, stop): whole attention segments only."""
 
     rows: tuple[int, ...]
@@ -327,33 +327,33 @@ class Group(_Value):
     stop: int
 
 
-class StepPlan(_Message):
+class StepPlan(_Message, frozen=True):
     step: int
     rows: tuple[PlanRow, ...]
     copies: tuple[BlockCopy, ...] = ()
     groups: tuple[Group, ...] = ()
 
 
-class Drop(_Message):
+class Drop(_Message, frozen=True):
     """Forget the row, after the plans already sent. Idempotent."""
 
     row: int
 
 
-class Shutdown(_Message):
+class Shutdown(_Message, frozen=True):
     pass
 
 
 # ---------------------------------------------------------------- worker -> scheduler
 
 
-class RowEnd(_Value):
+class RowEnd(_Value, frozen=True):
     reason: EndReason
     stop: StopHit | None = None
     message: str = ""
 
 
-class RowResult(_Value):
+class RowResult(_Value, frozen=True):
     """``ids`` appended in this step (sampled or forced; ids after a stop are dropped). ``computed``: absolute count of
     ids whose KV is stored now. ``prompt_logprobs``: (absolute index of the first scored id, entries)."""
 
@@ -366,7 +366,7 @@ class RowResult(_Value):
     end: RowEnd | None = None
 
 
-class StepResult(_Message):
+class StepResult(_Message, frozen=True):
     """``seconds``: duration of the step at the worker; ``gap``: idle time in front of it."""
 
     step: int
@@ -375,7 +375,7 @@ class StepResult(_Message):
     gap: float = 0.0
 
 
-class ConstraintFailed(_Message):
+class ConstraintFailed(_Message, frozen=True):
     """The worker could not repeat a compile that passed in the frontend; its rows end with ``error``."""
 
     key: str
@@ -383,7 +383,7 @@ class ConstraintFailed(_Message):
     message: str
 
 
-class WorkerError(_Message):
+class WorkerError(_Message, frozen=True):
     """The step failed as a whole (out of memory, a kernel's error); the worker lives on, its rows are to be rerun."""
 
     step: int

@@ -59,7 +59,7 @@ def _prepare(socket: Any) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
 
 
-def bind_router(context: zmq.Context[Any], endpoint: str) -> zmq.Socket[bytes]:
+def bind_router(context: Any, endpoint: str) -> Any:
     socket = context.socket(zmq.ROUTER)
     _prepare(socket)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
