@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import zmq.asyncio
@@ -31,10 +31,15 @@ class ByteTokenizer:
 
     vocab_size = VOCAB
     end_ids = (END,)
+    bos_id = None
     token_table = [bytes([i]) for i in range(256)] + [b""] * 4
+    special_tokens: ClassVar[dict[str, int]] = {"<|end|>": END}
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         return list(text.encode("utf-8"))
+
+    def text(self, ids: list[int]) -> str:
+        return b"".join(self.token_table[token] for token in ids).decode("utf-8", "replace")
 
 
 def next_id(key: int, ids: list[int], letters: bytes = b"abcdefgh ") -> int:
@@ -69,6 +74,8 @@ class FakeScheduler:
     pause: float = 0.001
     auto: bool = True
     reject: Callable[[m.Submit], m.Rejected | None] = lambda _: None
+    script: Callable[[m.Submit], bytes | None] = lambda _: None
+    """What rows of a Submit generate, before they end by themselves; None: hashes until max_tokens."""
     rows: list[Row] = field(default_factory=list)
     branches: dict[tuple[bytes, int, int], Row] = field(default_factory=dict)
     seen: list[Any] = field(default_factory=list)
@@ -162,6 +169,9 @@ class FakeScheduler:
             row = Row(client, submit, choice, list(ids), key, 16 if submit.parent else 0)
             self.rows.append(row)
             self.branches[client, submit.id, choice] = row
+            if 0 <= submit.logits_from < len(ids) - 1:
+                scored = tuple(m.TokenLogprob(-1.0, -1.0) for _ in ids[submit.logits_from + 1 :])
+                await self.send(client, m.PromptLogprobs(submit.id, choice, submit.logits_from + 1, scored))
             if submit.limits.max_tokens == 0:
                 await self._end(row, "length")
 
@@ -172,8 +182,15 @@ class FakeScheduler:
 
     async def step(self) -> None:
         for row in list(self.rows):
-            if not row.ended:
+            if row.ended:
+                continue
+            text = self.script(row.submit)
+            if text is None:
                 await self.append(row, next_id(row.key, row.ids))
+            elif len(row.generated) < len(text):
+                await self.append(row, text[len(row.generated)])
+            else:
+                await self._end(row, "end")
 
     async def append(self, row: Row, *ids: int) -> None:
         """As the worker: id by id; a stop counts in the id that completes it, from ``min_tokens`` on."""
@@ -190,7 +207,8 @@ class FakeScheduler:
         new = row.ids[offset:]
         logprobs = None
         if row.submit.logprobs >= 0:
-            logprobs = tuple(m.TokenLogprob(-token / 100, -token / 100) for token in new)
+            top = tuple((token, -token / 100) for token in range(row.submit.logprobs))
+            logprobs = tuple(m.TokenLogprob(-token / 100, -token / 100, top) for token in new)
         delta = m.TokenDelta(row.submit.id, row.choice, offset, pack_ids(new), bytes(len(new)), logprobs, row.cached)
         await self.send(row.client, delta)
         if stop is not None:

@@ -226,15 +226,15 @@ class Client:
 
         try:
             scored: Scored = await self._call(id, message, request.timeout_s)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RequestTimeout):
             self._link.send(Cancel(id))
             raise
         return ScoreResult(scored.logprobs, scored.usage)
 
-    async def control(self, op: str, argument: str = "") -> dict[str, Any]:
+    async def control(self, op: str, argument: str = "", *, timeout_s: float | None = None) -> dict[str, Any]:
         """``op``: stats, flush, drain, tree, events. Returns the scheduler's JSON reply."""
         id = self._allot()
-        reply: ControlReply = await self._call(id, lambda _: Control(id, op, argument), None)
+        reply: ControlReply = await self._call(id, lambda _: Control(id, op, argument), timeout_s)
         data: dict[str, Any] = json.loads(reply.data) if reply.data else {}
         return data
 
@@ -248,7 +248,6 @@ class Client:
         try:
             return await asyncio.wait_for(future, None if timeout_s is None else timeout_s + TIMEOUT_GRACE_S)
         except (TimeoutError, asyncio.TimeoutError):
-            self._link.send(Cancel(id))
             raise RequestTimeout(f"no answer within {timeout_s:g} s") from None
         finally:
             self._calls.pop(id, None)
@@ -471,7 +470,7 @@ def _too_long(tokens: int, context: int) -> InvalidRequest:
     )
 
 
-def _compile(tokenizer: TokenTable, spec: Any) -> object:
+def _compile(tokenizer: Any, spec: Any) -> object:
     from ramet.runtime import constrain  # loads the grammar engine: only when a constraint is used
 
     compiled: object = constrain.compile(spec, tokenizer)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ramet.runtime.protocol.errors import GenerationFailed, RametError
 from ramet.runtime.protocol.ids import pack_ids
-from ramet.runtime.protocol.messages import BranchRef, Limits, Sampling, Stops, Submit, Usage
+from ramet.runtime.protocol.messages import BranchRef, Limits, Sampling, Stops, Submit, TokenLogprob, Usage
 from ramet.runtime.protocol.randomness import choice_key
 
 from .choice import Choice
@@ -200,6 +200,12 @@ class Generation:
     def cached_tokens(self) -> int:
         """Of the prompt, known from the first ids on (0 before)."""
         return max(0, self._state.choices[0].cached)
+
+    def prompt_logprobs(self, choice: int = 0) -> list[TokenLogprob]:
+        """As far as known; complete with the first ids of the choice. Choices that were given none have those of
+        choice 0: the prompt is the same."""
+        choices = self._state.choices
+        return choices[choice].prompt_logprobs or choices[0].prompt_logprobs
 
     def cancel(self) -> None:
         """Idempotent. The choices that still run end with ``cancelled``."""

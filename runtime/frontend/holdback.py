@@ -58,6 +58,11 @@ class Holdback:
         self.released += count
         return held[:count]
 
+    @property
+    def held(self) -> bytes:
+        """What was fed and not handed out yet."""
+        return self._held
+
     def finish(self, length: int | None = None) -> bytes:
         """The rest of the text, which is ``length`` bytes long in all (None: nothing is cut)."""
         end = self.total if length is None else length

@@ -1,0 +1,249 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from ramet.runtime.frontend.generation import Generation
+from ramet.runtime.frontend.requests import ChoiceResult, Chunk, Finish
+from ramet.runtime.protocol.errors import RametError
+from ramet.runtime.protocol.messages import StopHit, TokenLogprob
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .chat_stream import ToolStream, text_stream
+from .constraints import asked_constraint
+from .errors import HttpError, bad_request, translate
+from .fields import ChatBody, parse
+from .logprobs import chat_entries
+from .lower import lower
+from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
+from .sse import DONE, ChunkWriter, EventStream, event
+from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
+
+
+@dataclass(frozen=True)
+class ChatCall:
+    """One accepted request on its way to an answer."""
+
+    server: Server
+    generation: Generation
+    tools: ToolPlan
+    logprobs: bool
+    id: str
+    created: int
+    model: str
+    constraint_param: str | None
+
+    def head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.server.fingerprint,
+        }
+
+    def error(self, error: RametError) -> HttpError:
+        return translate(error, prompt_param="messages", constraint_param=self.constraint_param)
+
+
+async def chat_completions(server: Server, request: Request, tenant: str) -> Response:
+    body = parse(ChatBody, await read_body(request))
+    server.check_model(body.model)
+    ignored = body.ignored()
+    headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
+    call = _start(server, body, tenant)
+    generation = call.generation
+    if body.stream:
+        watch = watcher(request, generation.cancel)
+        try:
+            await generation.accepted()
+        except RametError as error:
+            watch.cancel()
+            raise call.error(error) from error
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        writer = ChunkWriter(call.head("chat.completion.chunk"), with_usage=with_usage)
+        return EventStream(_stream(call, writer, watch.cancel), headers)
+    async with watching(request, generation.cancel):
+        try:
+            results = await generation.result()
+        except RametError as error:
+            raise call.error(error) from error
+    return Response(orjson.dumps(_whole(call, results)), 200, headers, "application/json")
+
+
+def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
+    """Raises HttpError for whatever can be seen before the scheduler is asked."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
+    tools, asked = plan_tools(body), asked_constraint(body)
+    if tools.spec is not None and asked is not None:
+        raise bad_request(f"{asked.param} and tool_choice both constrain the answer", asked.param)
+    spec = tools.spec or (asked.spec if asked is not None else None)
+    constraint_param = "tools" if tools.spec is not None else asked.param if asked is not None else None
+    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    ids = chat_ids(server, body, tools.tools)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else -1
+    lowered = lower(body, ids, max_tokens=limit, constraint=spec, logprobs=logprobs, tenant=tenant)
+    generation = server.generate(lowered, prompt_param="messages", constraint_param=constraint_param)
+    return ChatCall(
+        server,
+        generation,
+        tools,
+        bool(body.logprobs),
+        new_id("chatcmpl-"),
+        int(time.time()),
+        body.model,
+        constraint_param,
+    )
+
+
+def chat_ids(server: Server, body: Any, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
+    """Ids of the conversation. ``continue_final_message``: the last message stays open and is written on."""
+    messages = [
+        {**(message.model_extra or {}), "role": message.role, "content": message.content} for message in body.messages
+    ]
+    continues = bool(getattr(body, "continue_final_message", False))
+    prompted = body.add_generation_prompt
+    try:
+        if not continues:
+            wanted = True if prompted is None else prompted
+            variables = getattr(body, "chat_template_kwargs", None) or {}
+            return server.template.ids(messages, wanted, list(tools) or None, **variables)
+        if prompted:
+            raise bad_request("continue_final_message and add_generation_prompt exclude each other", "messages")
+        if not messages or messages[-1]["role"] != "assistant" or not isinstance(messages[-1]["content"], str):
+            raise bad_request("continue_final_message needs a last message of the assistant with text", "messages")
+        before = server.template.ids(messages[:-1], True, list(tools) or None)
+        return before + server.tokenizer.encode(messages[-1]["content"])
+    except RametError as error:
+        raise translate(error, prompt_param="messages") from error
+
+
+# ---------------------------------------------------------------- the whole answer
+
+
+def _whole(call: ChatCall, results: list[ChoiceResult]) -> dict[str, Any]:
+    finishes = [Finish(result.finish_reason, result.usage, result.stop, result.message) for result in results]
+    for finish in finishes:
+        error = failure(finish)
+        if error is not None:
+            raise error
+    return {
+        **call.head("chat.completion"),
+        "choices": [_choice(call, index, result) for index, result in enumerate(results)],
+        "usage": usage_json(finishes),
+    }
+
+
+def _choice(call: ChatCall, index: int, result: ChoiceResult) -> dict[str, Any]:
+    content, calls = _read(call.tools, result.text)
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if calls:
+        message["tool_calls"] = [one.json() for one in calls]
+    logprobs = None
+    if call.logprobs:
+        shown = visible(result.ids, result.n_prompt, result.stop)
+        entries = chat_entries(result.ids[:shown], (result.logprobs or [])[:shown], call.server.token_names)
+        logprobs = {"content": entries, "refusal": None}
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason(call.tools, result.finish_reason, bool(calls)),
+    }
+
+
+def _read(tools: ToolPlan, text: str) -> tuple[str | None, list[Call]]:
+    """(content, calls): content is null where the answer is calls alone."""
+    if tools.mode == "required":
+        return None, calls_of_array(text)
+    if tools.mode == "named":
+        return None, [Call(call_id(), tools.name, text)]
+    if tools.mode == "auto":
+        content, calls = calls_of_text(text, frozenset(tool["function"]["name"] for tool in tools.tools))
+        return (content or None) if calls else content, calls
+    return text, []
+
+
+def finish_reason(tools: ToolPlan, reason: str, called: bool) -> str:
+    """As OpenAI: ``tool_calls`` where the model chose to call; a call by name ends with ``stop``."""
+    shown = FINISH_REASONS[reason]
+    return "tool_calls" if called and shown == "stop" and tools.mode != "named" else shown
+
+
+def visible(ids: Sequence[int], n_prompt: int, stop: StopHit | None) -> int:
+    """How many generated ids belong to the text: not those of a stop, but the one that a stop begins inside."""
+    if stop is None:
+        return len(ids)
+    return min(len(ids), stop.at - n_prompt + (1 if stop.leftover else 0))
+
+
+# ---------------------------------------------------------------- the stream
+
+
+async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterator[bytes]:
+    generation = call.generation
+    try:
+        # Indices have to appear in their order, so all choices begin before any goes on.
+        roles = [writer.chat(index, b'{"role":"assistant","content":""}') for index in range(len(generation.branches))]
+        yield b"".join(roles)
+        streams = [_choice_stream(call.tools) for _ in generation.branches]
+        finishes: list[Finish] = []
+        while chunks := await generation.batch():
+            out: list[bytes] = []
+            for chunk in chunks:
+                out.append(_pieces(call, writer, streams[chunk.choice], chunk))
+                if chunk.finish is not None:
+                    finishes.append(chunk.finish)
+                    error = failure(chunk.finish)
+                    if error is not None:
+                        yield b"".join([*out[:-1], event(error.body()), DONE])
+                        return
+            if data := b"".join(out):
+                yield data
+        if writer.with_usage:
+            yield writer.usage(usage_json(finishes))
+        yield DONE
+    except RametError as error:
+        yield event(call.error(error).body()) + DONE
+    finally:
+        end()
+        generation.cancel()
+
+
+def _choice_stream(tools: ToolPlan) -> ToolStream | None:
+    return None if tools.mode == "none" else ToolStream(tools)
+
+
+def _pieces(call: ChatCall, writer: ChunkWriter, tools: ToolStream | None, chunk: Chunk) -> bytes:
+    """The chunks that one piece of news becomes: its text or calls, then the end."""
+    finish = chunk.finish
+    logprobs = _logprobs(call, chunk) if call.logprobs else b"null"
+    out: list[bytes] = []
+    if tools is None:
+        if chunk.text or (call.logprobs and chunk.ids):
+            out.append(writer.chat(chunk.choice, text_stream(chunk.text), logprobs))
+    else:
+        for delta in tools.feed(chunk.text, last=finish is not None):
+            out.append(writer.chat(chunk.choice, delta, logprobs))
+            logprobs = b"null"
+    if finish is not None and finish.reason in FINISH_REASONS:
+        shown = finish_reason(call.tools, finish.reason, tools is not None and tools.called)
+        out.append(writer.chat(chunk.choice, b"{}", finish=b'"%b"' % shown.encode()))
+    return b"".join(out)
+
+
+def _logprobs(call: ChatCall, chunk: Chunk) -> bytes:
+    stop = chunk.finish.stop if chunk.finish is not None else None
+    shown = visible(chunk.ids, chunk.offset, stop)
+    if shown <= 0:
+        return b"null"
+    entries: Sequence[TokenLogprob] = chunk.logprobs or []
+    content = chat_entries(chunk.ids[:shown], entries[:shown], call.server.token_names)
+    return orjson.dumps({"content": content, "refusal": None})

@@ -1,0 +1,260 @@
+"""POST /v1/completions: prompts as text or ids, one or many; ``echo`` with log-probabilities of the prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from ramet.runtime.frontend.generation import Generation
+from ramet.runtime.frontend.requests import ChoiceResult, Chunk, Finish
+from ramet.runtime.protocol.errors import RametError
+from ramet.runtime.protocol.messages import TokenLogprob
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .chat import visible
+from .constraints import Asked, asked_constraint
+from .errors import HttpError, bad_request, translate
+from .fields import CompletionBody, parse
+from .logprobs import CompletionLogprobs
+from .lower import lower
+from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
+from .sse import DONE, ChunkWriter, EventStream, event
+
+DEFAULT_MAX_TOKENS = 16
+MAX_PROMPTS = 1024
+
+
+@dataclass(frozen=True)
+class Prompt:
+    text: str
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class CompletionCall:
+    """One request: a generation per prompt. Choice k of prompt p has index p * n + k."""
+
+    server: Server
+    generations: list[Generation]
+    prompts: list[Prompt]
+    n: int
+    echo: bool
+    logprobs: int
+    constraint_param: str | None
+    head: dict[str, Any]
+
+    def cancel(self) -> None:
+        for generation in self.generations:
+            generation.cancel()
+
+    def error(self, error: RametError) -> HttpError:
+        return translate(error, constraint_param=self.constraint_param)
+
+
+async def completions(server: Server, request: Request, tenant: str) -> Response:
+    body = parse(CompletionBody, await read_body(request))
+    server.check_model(body.model)
+    ignored = body.ignored()
+    headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
+    call = _start(server, body, tenant)
+    if body.stream:
+        watch = watcher(request, call.cancel)
+        try:
+            for generation in call.generations:
+                await generation.accepted()
+        except RametError as error:
+            watch.cancel()
+            call.cancel()
+            raise call.error(error) from error
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        writer = ChunkWriter(call.head, with_usage=with_usage)
+        return EventStream(_stream(call, writer, watch.cancel), headers)
+    async with watching(request, call.cancel):
+        try:
+            results = [await generation.result() for generation in call.generations]
+        except RametError as error:
+            raise call.error(error) from error
+        finally:
+            call.cancel()
+    return Response(orjson.dumps(_whole(call, results)), 200, headers, "application/json")
+
+
+def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
+    asked: Asked | None = asked_constraint(body)
+    prompts = read_prompts(server, body.prompt)
+    echo, logprobs = bool(body.echo), -1 if body.logprobs is None else body.logprobs
+    if logprobs < -1:
+        raise bad_request(f"logprobs is {logprobs}; 0 or more are possible", "logprobs")
+    limit = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    param = asked.param if asked is not None else None
+    generations: list[Generation] = []
+    try:
+        for prompt in prompts:
+            lowered = lower(
+                body,
+                prompt.ids,
+                max_tokens=limit,
+                constraint=asked.spec if asked is not None else None,
+                logprobs=logprobs,
+                logits_from=0 if echo and logprobs >= 0 and len(prompt.ids) > 1 else -1,
+                tenant=tenant,
+            )
+            generations.append(server.generate(lowered, constraint_param=param))
+    except HttpError:
+        for generation in generations:
+            generation.cancel()
+        raise
+    head = {
+        "id": new_id("cmpl-"),
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": body.model,
+        "system_fingerprint": server.fingerprint,
+    }
+    return CompletionCall(server, generations, prompts, body.n or 1, echo, logprobs, param, head)
+
+
+def read_prompts(server: Server, given: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
+    """One prompt or several, as text or ids. Raises HttpError for empty ones."""
+    tokenizer = server.tokenizer
+    several: list[Any] = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else list(given)
+    if not several or len(several) > MAX_PROMPTS:
+        raise bad_request(f"prompt holds {len(several)} prompts; 1 to {MAX_PROMPTS} are possible", "prompt")
+    prompts: list[Prompt] = []
+    for index, one in enumerate(several):
+        if isinstance(one, str):
+            ids = tokenizer.encode(one)
+            if server.meta.add_bos and tokenizer.bos_id is not None:
+                ids = [tokenizer.bos_id, *ids]
+            prompt = Prompt(one, ids)
+        else:
+            in_range = [token for token in one if 0 <= token < tokenizer.vocab_size]
+            prompt = Prompt(tokenizer.text(in_range), one)
+        if not prompt.ids:
+            raise bad_request(f"prompt {index} is empty; at least one token is needed", "prompt", "empty_prompt")
+        prompts.append(prompt)
+    return prompts
+
+
+# ---------------------------------------------------------------- the whole answer
+
+
+def _whole(call: CompletionCall, results: list[list[ChoiceResult]]) -> dict[str, Any]:
+    flat = [result for group in results for result in group]
+    finishes = [Finish(result.finish_reason, result.usage, result.stop, result.message) for result in flat]
+    for finish in finishes:
+        error = failure(finish)
+        if error is not None:
+            raise error
+    choices = []
+    for index, result in enumerate(flat):
+        prompt = call.prompts[index // call.n]
+        logprobs = None
+        if call.logprobs >= 0:
+            writer = CompletionLogprobs(call.server.token_names, call.logprobs)
+            shown = visible(result.ids, result.n_prompt, result.stop)
+            ids: list[int] = result.ids[:shown]
+            entries: list[TokenLogprob | None] = list((result.logprobs or [])[:shown])
+            if call.echo:
+                scored = result.prompt_logprobs or results[index // call.n][0].prompt_logprobs
+                ids, entries = prompt.ids + ids, [None, *scored, *entries]
+            logprobs = writer.piece(ids, entries)
+        choices.append(
+            {
+                "index": index,
+                "text": (prompt.text if call.echo else "") + result.text,
+                "logprobs": logprobs,
+                "finish_reason": FINISH_REASONS[result.finish_reason],
+            }
+        )
+    return {**call.head, "choices": choices, "usage": usage_json(finishes)}
+
+
+# ---------------------------------------------------------------- the stream
+
+
+async def _merged(generations: list[Generation]) -> AsyncIterator[list[tuple[int, Chunk]]]:
+    """News of all prompts as they come: (prompt number, chunk)."""
+    if len(generations) == 1:
+        while chunks := await generations[0].batch():
+            yield [(0, chunk) for chunk in chunks]
+        return
+    waiting = {asyncio.create_task(generation.batch()): at for at, generation in enumerate(generations)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            news: list[tuple[int, Chunk]] = []
+            for task in done:
+                at = waiting.pop(task)
+                if chunks := task.result():
+                    news += [(at, chunk) for chunk in chunks]
+                    waiting[asyncio.create_task(generations[at].batch())] = at
+            if news:
+                yield news
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+class _ChoiceText:
+    """One choice of a stream: the echoed prompt goes with its first chunk."""
+
+    def __init__(self, call: CompletionCall, prompt: Prompt, generation: Generation) -> None:
+        self._call = call
+        self._prompt = prompt if call.echo else None
+        self._generation = generation
+        self._logprobs = CompletionLogprobs(call.server.token_names, call.logprobs) if call.logprobs >= 0 else None
+
+    def chunk(self, writer: ChunkWriter, index: int, chunk: Chunk) -> bytes:
+        text, ids = chunk.text, chunk.ids
+        entries: list[TokenLogprob | None] = list(chunk.logprobs or ())
+        finish = chunk.finish
+        shown = visible(ids, chunk.offset, finish.stop if finish is not None else None)
+        ids, entries = ids[:shown], entries[:shown]
+        if self._prompt is not None:
+            text = self._prompt.text + text
+            if self._logprobs is not None:
+                scored = self._generation.prompt_logprobs(chunk.choice)
+                ids, entries = self._prompt.ids + ids, [None, *scored, *entries]
+            self._prompt = None
+        reason = b"null" if finish is None else b'"%b"' % FINISH_REASONS[finish.reason].encode()
+        if not text and finish is None and (self._logprobs is None or not ids):
+            return b""
+        logprobs = b"null" if self._logprobs is None else orjson.dumps(self._logprobs.piece(ids, entries))
+        return writer.text(index, orjson.dumps(text), logprobs, reason)
+
+
+async def _stream(call: CompletionCall, writer: ChunkWriter, end: Any) -> AsyncIterator[bytes]:
+    try:
+        streams = [
+            _ChoiceText(call, prompt, generation)
+            for prompt, generation in zip(call.prompts, call.generations, strict=True)
+            for _ in range(call.n)
+        ]
+        finishes: list[Finish] = []
+        async for news in _merged(call.generations):
+            out: list[bytes] = []
+            for at, chunk in news:
+                if chunk.finish is not None:
+                    finishes.append(chunk.finish)
+                    error = failure(chunk.finish)
+                    if error is not None:
+                        yield b"".join([*out, event(error.body()), DONE])
+                        return
+                index = at * call.n + chunk.choice
+                out.append(streams[index].chunk(writer, index, chunk))
+            if data := b"".join(out):
+                yield data
+        if writer.with_usage:
+            yield writer.usage(usage_json(finishes))
+        yield DONE
+    except RametError as error:
+        yield event(call.error(error).body()) + DONE
+    finally:
+        end()
+        call.cancel()

@@ -1,0 +1,132 @@
+"""What the endpoints share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ramet.runtime.frontend.chat import ChatTemplate
+from ramet.runtime.frontend.client import Client
+from ramet.runtime.frontend.generation import Generation
+from ramet.runtime.frontend.requests import Finish, GenerateRequest
+from ramet.runtime.protocol.errors import RametError
+from ramet.runtime.store import ModelMeta
+from ramet.runtime.tokenizer import Tokenizer
+from starlette.requests import ClientDisconnect, Request
+
+from .errors import HttpError, translate
+from .logprobs import TokenNames
+from .metrics import Metrics
+
+log = logging.getLogger("ramet.http")
+
+
+@dataclass
+class Server:
+    """``names``: every name that the model is served under, its own first."""
+
+    client: Client
+    tokenizer: Tokenizer
+    meta: ModelMeta
+    names: tuple[str, ...]
+    metrics: Metrics
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def token_names(self) -> TokenNames:
+        return TokenNames(self.tokenizer)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """Raises InvalidRequest for a model without one."""
+        return ChatTemplate(self.meta, self.tokenizer)
+
+    @property
+    def fingerprint(self) -> str:
+        return "fp_" + hashlib.sha256(self.client.fingerprint.encode()).hexdigest()[:12]
+
+    def check_model(self, name: str | None) -> None:
+        if name is not None and name not in self.names:
+            raise HttpError(
+                404,
+                f"the model {name!r} is not served here; these names are: {', '.join(self.names)}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def generate(
+        self, request: GenerateRequest, *, prompt_param: str = "prompt", constraint_param: str | None = None
+    ) -> Generation:
+        try:
+            return self.client.generate(request)
+        except RametError as error:
+            raise translate(error, prompt_param=prompt_param, constraint_param=constraint_param) from error
+
+
+def new_id(prefix: str) -> str:
+    return prefix + secrets.token_hex(12)
+
+
+async def read_body(request: Request) -> bytes:
+    """Raises HttpError if the client goes away meanwhile (nobody reads that answer)."""
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise HttpError(400, "the client closed the connection", code="client_disconnected") from None
+
+
+@contextlib.asynccontextmanager
+async def watching(request: Request, gone: Callable[[], None]) -> AsyncIterator[None]:
+    """Calls ``gone`` when the client closes the connection inside the block. The body must have been read before."""
+    watch = watcher(request, gone)
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def watcher(request: Request, gone: Callable[[], None]) -> asyncio.Task[None]:
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        gone()
+
+    return asyncio.create_task(watch())
+
+
+def failure(finish: Finish) -> HttpError | None:
+    """The error that a choice's end stands for, if it is none of stop, end and length."""
+    if finish.reason == "error":
+        message = finish.message or "the generation failed"
+        return HttpError(500, message, kind="server_error", code="generation_failed")
+    if finish.reason == "cancelled":
+        message = finish.message or "the request was cancelled"
+        return HttpError(503, message, kind="overloaded_error", code="cancelled")
+    return None
+
+
+FINISH_REASONS = {"stop": "stop", "end": "stop", "length": "length"}
+
+
+def usage_json(finishes: list[Finish]) -> dict[str, Any]:
+    """Summed over choices; the prompt is counted in one of them."""
+    prompt = sum(finish.usage.prompt for finish in finishes)
+    completion = sum(finish.usage.completion for finish in finishes)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(finish.usage.cached for finish in finishes)},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "forced_tokens": sum(finish.usage.forced for finish in finishes),
+        },
+    }
