@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from ramet.kernels.ops import Batch, OpSet, SampleBatch, SampleResult
-from ramet.runtime.protocol.config import RuntimeConfig
+from ramet.runtime.protocol.config import RuntimeConfig, WorkerConfig
 from ramet.runtime.store import ModelFolder
 
 from .constraints import Compile
@@ -67,9 +67,20 @@ class ModelRunner:
         self._ops.copy_blocks(self._kv, source, target, tokens)
 
 
+def _op_set(config: WorkerConfig) -> OpSet:
+    try:
+        from ramet.kernels import select  # type: ignore[attr-defined]
+    except ImportError:
+        from ramet.kernels.reference import ReferenceOps
+
+        kv_dtype = "bf16" if config.kv_dtype == "auto" else config.kv_dtype
+        return ReferenceOps(kv_dtype=kv_dtype, threads=config.threads)
+    ops: OpSet = select(config)
+    return ops
+
+
 def build_model(config: RuntimeConfig) -> tuple[ModelRunner, Compile]:
     """Load what the configuration names. Raises ModelNotFound, or what a missing library raises."""
-    from ramet.kernels import select
     from ramet.runtime import constrain, store
     from ramet.runtime.tokenizer import Tokenizer
 
@@ -77,7 +88,7 @@ def build_model(config: RuntimeConfig) -> tuple[ModelRunner, Compile]:
     tokenizer = Tokenizer.load(folder)
     runner = ModelRunner(
         folder,
-        select(config.worker),
+        _op_set(config.worker),
         tokenizer.token_table,
         kv_tokens=config.worker.kv_tokens,
         block_size=config.scheduler.block_size,
