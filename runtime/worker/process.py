@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 5.0
 SMOOTHING = 0.2
+UNMEASURED_S = 0.05
+"""Seconds per id before the first step: far too many, so that no slow machine's first step is taken for a hang."""
 
 
 class WorkerProcess:
@@ -30,14 +32,15 @@ class WorkerProcess:
         self._link = link
         self._pulse = pulse
         self._stopping = False
-        self._seconds_per_id = 0.0
+        self._seconds_per_id = UNMEASURED_S
+        self._measured = False
 
     def stop(self) -> None:
         """End after the step that is under way. Safe in a signal handler."""
         self._stopping = True
 
     def run(self) -> None:
-        self._pulse.idle()
+        """The pulse says that loading is over when the first scheduler has answered."""
         while not self._stopping:
             for message in self._link.receive(IDLE_S):
                 self._handle(message)
@@ -60,6 +63,7 @@ class WorkerProcess:
         elif isinstance(message, NewEpoch):
             log.info("scheduler of epoch %d", message.epoch)
             self._core.clear()
+            self._pulse.idle()
         elif isinstance(message, Shutdown):
             self.stop()
 
@@ -75,11 +79,17 @@ class WorkerProcess:
             self._link.send([WorkerError(plan.step, tuple(row.row for row in plan.rows), message)])
         else:
             self._link.send([result])
-            if ids:
-                self._seconds_per_id += SMOOTHING * (result.seconds / ids - self._seconds_per_id)
+            self._measure(result.seconds, ids)
         self._link.busy = False
         self._link.steps += 1
         self._pulse.idle()
+
+    def _measure(self, seconds: float, ids: int) -> None:
+        """For the prediction of the next step's length, which tells a long step from a hang."""
+        if ids:
+            share = SMOOTHING if self._measured else 1.0
+            self._seconds_per_id += share * (seconds / ids - self._seconds_per_id)
+            self._measured = True
 
 
 def build_core(config: RuntimeConfig) -> WorkerCore:
