@@ -218,8 +218,9 @@ def test_heart_and_pulse_go_on_during_a_long_step(
     scheduler = FakeScheduler(config, epoch=7)
     spawn(config, children, step_s=3.0)
     scheduler.shake_hands()
+    time.sleep(0.3)
     pulse = read_pulse(pulse_path(config.run_dir, "worker"))
-    assert pulse is not None and pulse.phase == IDLE
+    assert pulse is not None and pulse.phase == IDLE, "the answer to Hello ends loading"
     scheduler.send(Request([3]).start(1), StepPlan(1, (PlanRow(1, 2, (1,)),)))
     time.sleep(0.5)
     pulse = read_pulse(pulse_path(config.run_dir, "worker"))
