@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from ramet.kernels.ops import Batch, OpSet, SampleBatch, SampleResult
 from ramet.runtime.protocol.config import RuntimeConfig, WorkerConfig
+from ramet.runtime.protocol.errors import RametError
+from ramet.runtime.protocol.messages import ConstraintSpec
 from ramet.runtime.store import ModelFolder
 
 from .constraints import Compile
@@ -18,7 +21,7 @@ from .memory import available_bytes, pool_blocks
 
 log = logging.getLogger(__name__)
 
-KV_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "int8": 1, "auto": 2}
+KV_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "int8": 1}
 
 
 class ModelRunner:
@@ -32,13 +35,13 @@ class ModelRunner:
         *,
         kv_tokens: int,
         block_size: int,
-        kv_dtype: str,
     ) -> None:
         from .models import load_model
 
         meta = folder.meta
         self._ops = ops
         self._model = load_model(folder, ops)
+        kv_dtype = getattr(ops, "kv_dtype", "f32")
         per_token = 2 * meta.layers * meta.kv_heads * meta.head_dim * KV_BYTES[kv_dtype]
         if kv_dtype == "int8":
             per_token += 2 * meta.layers * meta.kv_heads * 4  # one scale per token and head
@@ -75,7 +78,10 @@ def _op_set(config: WorkerConfig) -> OpSet:
 
         kv_dtype = "bf16" if config.kv_dtype == "auto" else config.kv_dtype
         return ReferenceOps(kv_dtype=kv_dtype, threads=config.threads)
-    ops: OpSet = select(config)
+    try:
+        ops: OpSet = select(config)
+    except ValueError as error:  # what was asked for is not there
+        raise RametError(str(error)) from error
     return ops
 
 
@@ -86,12 +92,16 @@ def build_model(config: RuntimeConfig) -> tuple[ModelRunner, Compile]:
 
     folder = store.open(Path(config.model))
     tokenizer = Tokenizer.load(folder)
-    runner = ModelRunner(
-        folder,
-        _op_set(config.worker),
-        tokenizer.token_table,
-        kv_tokens=config.worker.kv_tokens,
-        block_size=config.scheduler.block_size,
-        kv_dtype=config.worker.kv_dtype,
-    )
-    return runner, functools.partial(constrain.compile, tokenizer=tokenizer)
+    compile_spec = functools.partial(constrain.compile, tokenizer=tokenizer)
+    with ThreadPoolExecutor(1) as beside:
+        # The first compile reads the whole vocabulary: a quarter of a second, better now than in a request.
+        warm = beside.submit(compile_spec, ConstraintSpec("regex", "a"))
+        runner = ModelRunner(
+            folder,
+            _op_set(config.worker),
+            tokenizer.token_table,
+            kv_tokens=config.worker.kv_tokens,
+            block_size=config.scheduler.block_size,
+        )
+        warm.result()
+    return runner, compile_spec
