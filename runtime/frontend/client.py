@@ -18,7 +18,6 @@ from ramet.runtime.protocol.errors import (
     ConstraintError,
     GenerationFailed,
     InvalidRequest,
-    Overloaded,
     RametError,
     RequestTimeout,
 )
@@ -31,7 +30,6 @@ from ramet.runtime.protocol.messages import (
     Control,
     ControlReply,
     Finished,
-    Limits,
     PromptLogprobs,
     Rejected,
     Release,
@@ -42,6 +40,7 @@ from ramet.runtime.protocol.messages import (
 )
 
 from .branches import Branches
+from .calls import GRACE_S, Calls
 from .choice import Choice, OffsetGap
 from .compile_check import Compile, CompileCheck, constraint_key
 from .detokenizer import TokenTable
@@ -56,13 +55,14 @@ from .requests import (
     ScoreResult,
     check_ids,
     check_request,
+    limits_of,
+    refusal,
+    too_long,
 )
 
 __all__ = ["ChoiceResult", "Chunk", "Client", "Finish", "GenerateRequest", "Generation", "ScoreRequest", "ScoreResult"]
 
 RETRY_S = 0.25
-TIMEOUT_GRACE_S = 1.0
-_Pending = tuple[Any, "asyncio.Future[Any]"]
 
 
 class Client:
@@ -93,7 +93,7 @@ class Client:
         self._constraints = CompileCheck(compile or functools.partial(_compile, tokenizer))
         self._specs_sent: set[str] = set()
         self._open: dict[int, OpenRequest] = {}
-        self._calls: dict[int, _Pending] = {}
+        self._calls = Calls(self._link.send)
         self._branches = Branches()
         self._last_id = 0
         self._closed = False
@@ -103,7 +103,7 @@ class Client:
         await self._link.start()
         await self._link.ready(timeout_s)
         if not self.context:
-            self.context = int((await self.control("stats"))["context"])
+            self.context = int((await self.control("stats")).get("context", 0))
 
     async def close(self) -> None:
         """Cancels what is open (its consumers see ``cancelled``) and hangs up."""
@@ -112,10 +112,7 @@ class Client:
             self.cancel(state)
             state.end_all(Finish("cancelled", Usage(), message="the client was closed"))
             self._settle(state)
-        for _, future in self._calls.values():
-            if not future.done():
-                future.set_exception(GenerationFailed("the client was closed"))
-        self._calls.clear()
+        self._calls.fail_all("the client was closed")
         await self._link.close()
 
     @property
@@ -138,11 +135,7 @@ class Client:
         self._check_open()
         check_request(request, self._vocab_size)
         prompt = self._branches.ids(request.parent, request.ids)
-        limits = self._limits(request, len(prompt))
-        if request.logits_from >= len(prompt):
-            raise InvalidRequest(
-                f"logits_from is {request.logits_from}; the prompt has {len(prompt)} ids", param="logits_from"
-            )
+        limits = limits_of(request, len(prompt), self.context)
         seed = secrets.randbits(63) if request.seed is None else request.seed
         key = constraint_key(request.constraint) if request.constraint is not None else ""
         stops = [stop.encode("utf-8") for stop in request.stop]
@@ -157,7 +150,7 @@ class Client:
             self._branches.add(choice)
         if request.timeout_s is not None:
             loop = asyncio.get_running_loop()
-            state.timer = loop.call_later(request.timeout_s + TIMEOUT_GRACE_S, self._timed_out, state)
+            state.timer = loop.call_later(request.timeout_s + GRACE_S, self._timed_out, state)
         if state.ready or self._constraints.passed(key):
             state.ready = True
             self._submit(state)
@@ -207,12 +200,12 @@ class Client:
             raise InvalidRequest("the context of a score holds no id", param="ids")
         longest = len(context) + max((len(ids) for ids in request.continuations), default=0)
         if self.context and longest > self.context:
-            raise _too_long(longest, self.context)
+            raise too_long(longest, self.context)
         id = self._allot()
         deadline = None if request.timeout_s is None else self._clock() + request.timeout_s
 
-        def message(with_parent: bool) -> Score:
-            parent = request.parent if with_parent and request.parent and self._knows(request.parent[0]) else None
+        def message(parent_allowed: bool) -> Score:
+            parent = request.parent if parent_allowed and request.parent and self._knows(request.parent[0]) else None
             return Score(
                 id,
                 pack_ids(request.ids) if parent is not None else context.tobytes(),
@@ -225,7 +218,7 @@ class Client:
             )
 
         try:
-            scored: Scored = await self._call(id, message, request.timeout_s)
+            scored: Scored = await self._calls.call(id, message, request.timeout_s)
         except (asyncio.CancelledError, RequestTimeout):
             self._link.send(Cancel(id))
             raise
@@ -233,40 +226,13 @@ class Client:
 
     async def control(self, op: str, argument: str = "", *, timeout_s: float | None = None) -> dict[str, Any]:
         """``op``: stats, flush, drain, tree, events. Returns the scheduler's JSON reply."""
+        self._check_open()
         id = self._allot()
-        reply: ControlReply = await self._call(id, lambda _: Control(id, op, argument), timeout_s)
+        reply: ControlReply = await self._calls.call(id, lambda _: Control(id, op, argument), timeout_s)
         data: dict[str, Any] = json.loads(reply.data) if reply.data else {}
         return data
 
-    async def _call(self, id: int, message: Callable[[bool], Any], timeout_s: float | None) -> Any:
-        """Send, and again after a restart, until the one answer comes."""
-        self._check_open()
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls[id] = (message, future)
-        if self._link.known:
-            self._link.send(message(True))
-        try:
-            return await asyncio.wait_for(future, None if timeout_s is None else timeout_s + TIMEOUT_GRACE_S)
-        except (TimeoutError, asyncio.TimeoutError):
-            raise RequestTimeout(f"no answer within {timeout_s:g} s") from None
-        finally:
-            self._calls.pop(id, None)
-
     # ------------------------------------------------------------ sending requests
-
-    def _limits(self, request: GenerateRequest, n_prompt: int) -> Limits:
-        if n_prompt == 0:
-            raise InvalidRequest("the prompt holds no token", param="prompt", code="empty_prompt")
-        wanted = request.max_tokens
-        if not self.context:
-            if wanted is None:
-                raise InvalidRequest("max_tokens has to be given: the context is not known", param="max_tokens")
-            return Limits(wanted, request.min_tokens)
-        left = self.context - n_prompt
-        if left < 0 or (left == 0 and wanted != 0):
-            raise _too_long(n_prompt, self.context)
-        most = left if wanted is None else min(wanted, left)
-        return Limits(most, min(request.min_tokens, most))
 
     async def _compile_then_submit(self, state: OpenRequest) -> None:
         spec = state.request.constraint
@@ -330,8 +296,7 @@ class Client:
                 self._settle(state)
             else:
                 self._resend(state)
-        for message, _ in self._calls.values():
-            self._link.send(message(False))
+        self._calls.send_all()
 
     def lost(self, seconds: float) -> None:
         if seconds < self._lost_s or not self.busy:
@@ -342,9 +307,7 @@ class Client:
         """Every open request ends with GenerationFailed: the runtime is gone for good."""
         for state in list(self._open.values()):
             self._fail(state, GenerationFailed(reason))
-        for _, future in list(self._calls.values()):
-            if not future.done():
-                future.set_exception(GenerationFailed(reason))
+        self._calls.fail_all(reason)
 
     def message(self, message: Any) -> None:
         kind = type(message)
@@ -370,10 +333,10 @@ class Client:
                 state.choices[message.choice].prompt(message)
         elif kind is Rejected:
             self._rejected(message)
-        elif kind is Scored or kind is ControlReply:
-            call = self._calls.get(message.id if kind is Scored else message.call_id)
-            if call is not None and not call[1].done():
-                call[1].set_result(message)
+        elif kind is Scored:
+            self._calls.answered(message.id, message)
+        elif kind is ControlReply:
+            self._calls.answered(message.call_id, message)
 
     def _delta(self, state: OpenRequest, message: TokenDelta) -> None:
         choice = state.choices[message.choice]
@@ -388,12 +351,10 @@ class Client:
     def _rejected(self, message: Rejected) -> None:
         state = self._open.get(message.id)
         if state is None:
-            call = self._calls.get(message.id)
-            if call is not None and not call[1].done():
-                if message.code == "unknown_branch":
-                    self._link.send(call[0](False))
-                else:
-                    call[1].set_exception(refusal(message))
+            if message.code == "unknown_branch" and message.id in self._calls:
+                self._calls.send_in_full(message.id)
+            else:
+                self._calls.fail(message.id, refusal(message))
         elif state.cancelled:
             state.end_all(Finish("cancelled", Usage()))
             self._settle(state)
@@ -448,26 +409,6 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise GenerationFailed("the client is closed")
-
-
-def refusal(message: Rejected) -> RametError:
-    """The error that a Rejected stands for."""
-    if message.code in ("queue_full", "draining"):
-        error = Overloaded(message.message)
-        error.code = message.code
-        return error
-    if message.code == "timeout":
-        return RequestTimeout(message.message)
-    return InvalidRequest(message.message, param="prompt", code=message.code)
-
-
-def _too_long(tokens: int, context: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"the prompt has {tokens} tokens, but the context of this model is {context} tokens, "
-        "of which at least one must be left to generate; shorten the prompt",
-        param="prompt",
-        code="context_length_exceeded",
-    )
 
 
 def _compile(tokenizer: Any, spec: Any) -> object:

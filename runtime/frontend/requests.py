@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
-from ramet.runtime.protocol.errors import InvalidRequest
+from ramet.runtime.protocol.errors import InvalidRequest, Overloaded, RametError, RequestTimeout
 from ramet.runtime.protocol.messages import (
     BranchRef,
     ConstraintSpec,
     EndReason,
+    Limits,
     Namespace,
+    Rejected,
     Sampling,
     StopHit,
     TokenLogprob,
@@ -188,3 +190,43 @@ def check_request(request: GenerateRequest, vocab_size: int) -> None:
         raise InvalidRequest(f"at most {MAX_STOPS} stops are allowed", param="stop")
     if "" in request.stop:
         raise InvalidRequest("an empty stop string would end every text at once", param="stop")
+
+
+def limits_of(request: GenerateRequest, n_prompt: int, context: int) -> Limits:
+    """``context`` 0: not known. Raises InvalidRequest for a prompt that leaves no room."""
+    if n_prompt == 0:
+        raise InvalidRequest("the prompt holds no token", param="prompt", code="empty_prompt")
+    if request.logits_from >= n_prompt:
+        raise InvalidRequest(
+            f"logits_from is {request.logits_from}; the prompt has {n_prompt} ids", param="logits_from"
+        )
+    wanted = request.max_tokens
+    if not context:
+        if wanted is None:
+            raise InvalidRequest("max_tokens has to be given: the context is not known", param="max_tokens")
+        return Limits(wanted, request.min_tokens)
+    left = context - n_prompt
+    if left < 0 or (left == 0 and wanted != 0):
+        raise too_long(n_prompt, context)
+    most = left if wanted is None else min(wanted, left)
+    return Limits(most, min(request.min_tokens, most))
+
+
+def too_long(tokens: int, context: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the prompt has {tokens} tokens, but the context of this model is {context} tokens, "
+        "of which at least one must be left to generate; shorten the prompt",
+        param="prompt",
+        code="context_length_exceeded",
+    )
+
+
+def refusal(message: Rejected) -> RametError:
+    """The error that a Rejected stands for."""
+    if message.code in ("queue_full", "draining"):
+        error = Overloaded(message.message)
+        error.code = message.code
+        return error
+    if message.code == "timeout":
+        return RequestTimeout(message.message)
+    return InvalidRequest(message.message, param="prompt", code=message.code)

@@ -134,7 +134,7 @@ def _own_routes(app: FastAPI, server: Server) -> None:
     async def ready() -> Response:
         """Requests would be taken: scheduler and worker are there."""
         stats = await client.control("stats", timeout_s=2.0) if client.connected else {}
-        good = bool(stats) and bool(stats.get("ready", True))
+        good = bool(stats) and bool(stats.get("worker", True)) and not stats.get("draining", False)
         return _json({"status": "ready" if good else "not ready"}, 200 if good else 503)
 
     @app.get("/metrics")
