@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -440,6 +441,26 @@ def test_close_ends_what_is_open(tmp_path: Path) -> None:
             assert [result.finish_reason for result in await generation.result()] == ["cancelled"]
             with pytest.raises(GenerationFailed):
                 client.generate(GenerateRequest(PROMPT))
+
+    run(body)
+
+
+def test_a_program_that_blocks_its_loop_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramet.runtime.frontend.link.STALL_S", 0.3)
+
+    async def body() -> None:
+        async with scene(tmp_path, auto=False) as (client, scheduler):
+            generation = client.generate(GenerateRequest(PROMPT, seed=5, max_tokens=6))
+            await generation.accepted()
+            await scheduler.step()
+            await anext(generation)
+            scheduler.rows.clear()  # it heard nothing for too long and gave the frontend up
+            time.sleep(0.6)
+            await scheduler.until(lambda: len(scheduler.rows) == 1)
+            for _ in range(5):
+                await scheduler.step()
+            (result,) = await generation.result()
+            assert result.ids == expected(PROMPT, row_key(5), 6)
 
     run(body)
 

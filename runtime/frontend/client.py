@@ -288,7 +288,7 @@ class Client:
     def busy(self) -> bool:
         return bool(self._open or self._calls)
 
-    def new_epoch(self) -> None:
+    def resync(self) -> None:
         self._specs_sent.clear()
         for state in list(self._open.values()):
             if state.cancelled:

@@ -1,7 +1,10 @@
 """The client's line to the scheduler: handshake, epochs, heartbeats. Knows messages, nothing of requests.
 
 A scheduler that was restarted has a new epoch. We learn it from its Hello: the answer to ours, which we send when the
-line comes up and whenever nothing was heard for a while.
+line comes up and whenever nothing was heard for a while, or to a frame with an epoch that is over.
+
+Beats come from the loop, so a program that blocks its loop falls silent, and the scheduler gives up its requests. When
+it goes on, everything open is sent again: what the scheduler still has, it ignores.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ BUSY_BEAT_S = 0.25
 IDLE_BEAT_S = 1.0
 HELLO_RETRY_S = 0.1
 SILENCE_S = 1.0
+STALL_S = 3.0
+"""A pause between two beats after which the scheduler may have given us up (it waits 5 s)."""
 
 
 class Receiver(Protocol):
-    def new_epoch(self) -> None:
-        """The scheduler knows nothing of us: send everything that is open again."""
+    def resync(self) -> None:
+        """The scheduler knows nothing of us, or may not: send everything that is open again."""
 
     def message(self, message: Any) -> None: ...
 
@@ -120,14 +125,19 @@ class Link:
             sent.add_done_callback(_report)
 
     async def _beat(self) -> None:
+        last = self._clock()
         while True:
             self._beats += 1
-            silent = self._clock() - self._heard
+            now = self._clock()
+            stalled, last = now - last > STALL_S, now
+            silent = now - self._heard
             if not self.known or silent > SILENCE_S:
                 # Asked again and again: the frame may have gone to a scheduler that died. Any answer ends the silence.
                 self._put(ANY_EPOCH, [Hello(PROTOCOL_VERSION, "frontend", self._instance)])
             if self.known:
                 self._put(self.epoch, [Heartbeat(self._beats, self._receiver.busy)])
+            if self.known and stalled:
+                self._receiver.resync()
             if silent > SILENCE_S:
                 self._receiver.lost(silent)
             pause = HELLO_RETRY_S if not self.known else BUSY_BEAT_S if self._receiver.busy else IDLE_BEAT_S
@@ -161,7 +171,7 @@ class Link:
             return
         self.epoch = hello.epoch
         self._outbox.clear()
-        self._receiver.new_epoch()
+        self._receiver.resync()
         self._known.set()
 
 
