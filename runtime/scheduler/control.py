@@ -1,0 +1,101 @@
+"""Answers to Control: what the scheduler tells of itself, and the few things one may ask it to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from ramet.radix import EventLog
+from ramet.runtime.protocol.messages import Control
+
+from .books import Books
+from .stats import BlockStats, RequestStats, Stats, TokenStats, WasteStats
+
+
+def answer(books: Books, events: EventLog, msg: Control) -> bytes:
+    """JSON of the reply; an operation that is not known gets an ``error`` that lists those that are."""
+    operations: dict[str, Callable[[], object]] = {
+        "stats": lambda: stats(books),
+        "flush": lambda: flush(books),
+        "drain": lambda: drain(books),
+        "tree": lambda: tree(books),
+        "events": lambda: recent_events(events, msg.argument),
+    }
+    operation = operations.get(msg.op)
+    if operation is None:
+        return msgspec.json.encode({"error": f"unknown control {msg.op!r}; known: {', '.join(operations)}"})
+    return msgspec.json.encode(operation())
+
+
+def stats(books: Books) -> Stats:
+    memory, counters = books.memory, books.counters
+    blocks = BlockStats()
+    if memory is not None:
+        pool, cached = memory.pool, memory.tree
+        blocks = BlockStats(
+            pool.total, pool.free_count, pool.private_count, cached.evictable_count, cached.locked_count
+        )
+    times = books.step_times
+    return Stats(
+        blocks=blocks,
+        block_size=memory.block_size if memory else 0,
+        requests=RequestStats(
+            len(books.running) + len(books.returning), books.queue.ready, books.queue.waiting, len(books.parked)
+        ),
+        tokens=TokenStats(counters.prompt, counters.cached, counters.computed, counters.forced, counters.sampled),
+        waste=waste(books),
+        preemptions=counters.preemptions,
+        overtakes=counters.overtakes,
+        evictions=memory.tree.evictions if memory else 0,
+        steps=counters.steps,
+        counters=counters,
+        draining=books.draining,
+        step_seconds=sum(t for t, _ in times) / len(times) if times else 0.0,
+        step_gap=sum(g for _, g in times) / len(times) if times else 0.0,
+    )
+
+
+def waste(books: Books) -> WasteStats:
+    """Slots in blocks that are not free; unused are those past the computed ids of a row."""
+    memory = books.memory
+    if memory is None:
+        return WasteStats()
+    rows = [*books.running.values(), *(b.row for b in books.parked.values() if b.row is not None)]
+    size = memory.block_size
+    unused = sum(len(row.table) * size - row.computed for row in rows)
+    return WasteStats((memory.pool.total - memory.pool.free_count) * size, unused)
+
+
+def flush(books: Books) -> dict[str, int]:
+    """Empty the cache; blocks that somebody uses stay."""
+    freed = books.memory.tree.flush() if books.memory is not None else 0
+    return {"freed_blocks": freed}
+
+
+def drain(books: Books) -> dict[str, int]:
+    """Take no new requests from now on; those that are here go on to their end."""
+    books.draining = True
+    return {"running": len(books.running) + len(books.returning), "queued": len(books.queue)}
+
+
+def tree(books: Books) -> dict[str, object]:
+    return {"namespaces": books.memory.tree.dump() if books.memory is not None else []}
+
+
+def recent_events(events: EventLog, argument: str) -> dict[str, object]:
+    """``argument``: number of the first event wanted (empty: all that are held)."""
+    first, found = events.since(int(argument) if argument.isdigit() else 0)
+    return {
+        "first": first,
+        "next": events.next_number,
+        "events": [
+            {
+                "kind": event.kind,
+                "namespace": event.namespace,
+                "depth": event.depth,
+                "blocks": event.blocks,
+                "tokens": len(event.ids) // 4,
+            }
+            for event in found
+        ],
+    }

@@ -1,0 +1,291 @@
+"""One step: who computes how many tokens. Decode rows first, then prefill chunks, then newcomers, under one budget.
+
+There are no phases: a row's computed count catches up with its known ids. A queued plan (one made while others are at
+the worker) knows only upper bounds, so it names ceilings.
+"""
+
+from __future__ import annotations
+
+from ramet.radix import Match
+from ramet.runtime.protocol.messages import Constraint, RowStart, StepPlan, ToWorker
+
+from .admission import Demand, demand_of, fits
+from .books import Books
+from .branch import Branch, Row, State
+from .draft import Draft
+from .lifecycle import Lifecycle
+from .memory import Memory
+
+SOLO_BLAME = 2
+"""Crashes after which a branch runs alone."""
+
+
+class Planner:
+    def __init__(self, books: Books, lifecycle: Lifecycle) -> None:
+        self._books = books
+        self._life = lifecycle
+
+    def plan(self) -> tuple[list[ToWorker], StepPlan] | None:
+        """The next plan, booked as sent; None if there is nothing to do now."""
+        books, memory = self._books, self._books.memory
+        if memory is None or len(memory.flights) >= books.config.plan_depth:
+            return None
+        draft = Draft(books.config.chunk_tokens)
+        if books.suspects:
+            self._plan_alone(draft, memory)
+        else:
+            self._force_push_back()
+            self._plan_running(draft, memory)
+            self._admit(draft, memory)
+            if not len(draft) and not memory.flights and not books.running and books.queue.ready:
+                self._admit_at_any_price(draft, memory)
+        return draft.seal(books) if len(draft) else None
+
+    # ------------------------------------------------------------ rows that run
+
+    def _plan_running(self, draft: Draft, memory: Memory) -> None:
+        rows = sorted(self._books.running.values(), key=lambda row: row.branch.order)
+        if len(rows) > draft.budget:
+            rows.sort(key=lambda row: row.last_step)
+        prefill: list[Row] = []
+        for row in rows:
+            if row.branch.length - row.ahead > 1:
+                prefill.append(row)
+            elif not row.leaving:
+                self._plan_row(row, draft, memory)
+        for row in prefill:
+            if not row.leaving:
+                self._plan_row(row, draft, memory)
+
+    def _plan_row(self, row: Row, draft: Draft, memory: Memory) -> bool:
+        """Give the row its part of the step, and the blocks for it."""
+        if draft.budget <= 0:
+            return False
+        branch = row.branch
+        known = branch.length - row.ahead
+        cost = min(max(known, 1), draft.budget)
+        ceiling = cost
+        if branch.constraint_key and cost >= known:
+            ceiling += self._books.config.spare_forced
+        room = branch.final_length - row.ahead
+        if row.flight and known <= 0:
+            room -= 1  # the last id that it may still get needs no KV
+            if room <= 0:
+                return False
+        ceiling = max(min(ceiling, room), 1)
+        upto = min(row.ahead + ceiling, branch.final_length)
+        while not memory.grow(row, upto):
+            if not self._make_room(row, draft, memory):
+                return False
+        draft.add(row, ceiling, cost)
+        return True
+
+    def _make_room(self, row: Row, draft: Draft, memory: Memory) -> bool:
+        """Take blocks from somebody who ranks below ``row``; True if it is worth asking for them again now."""
+        books = self._books
+        for branch in books.parked.values():
+            if branch.row is not None and not branch.row.flight:
+                self._life.demote(branch)
+                return True
+        if books.returning:
+            return False
+        victim = self._victim(row)
+        if victim is None:
+            if len(books.running) > 1:
+                self.push_back(row, draft)
+            elif not memory.flights:
+                limit = f"the KV pool of {memory.tokens} tokens is used up at {row.branch.length} tokens"
+                self._life.finish(row.branch, "length", message=f"{limit}; give a larger --kv-tokens")
+            return False
+        flying = bool(victim.flight)
+        self.push_back(victim, draft)
+        return not flying
+
+    def _victim(self, needy: Row) -> Row | None:
+        """Of the rows that rank below: least priority first, then what is cheapest to compute again."""
+        block_size = self._books.memory.block_size if self._books.memory else 1
+        below = [row for row in self._books.running.values() if row.branch.order > needy.branch.order]
+        if not below:
+            return None
+        return min(
+            below,
+            key=lambda row: (row.branch.priority, row.computed - row.matched * block_size, -row.branch.request.seq),
+        )
+
+    def push_back(self, row: Row, draft: Draft) -> None:
+        draft.remove(row)
+        self._books.counters.preemptions += 1
+        self._life.push_back(row)
+
+    def _force_push_back(self) -> None:
+        """Test switch: push one running row back at every k-th step."""
+        every, running = self._books.config.switches.preempt_every, self._books.running
+        if every > 0 and running and (self._books.step + 1) % every == 0:
+            rows = list(running.values())
+            self.push_back(rows[(self._books.step // every) % len(rows)], Draft(0))
+
+    # ------------------------------------------------------------ newcomers
+
+    def _admit(self, draft: Draft, memory: Memory) -> None:
+        books = self._books
+        while draft.budget > 0 and len(books.running) < books.config.max_rows:
+            branch = books.queue.first()
+            if branch is None:
+                return
+            ids = bytes(branch.ids)
+            match = memory.match(branch, ids)
+            if self._waits(branch, match, memory):
+                continue
+            if books.running and not self._fits(branch, match, memory):
+                return
+            if not self._seat(branch, ids, match, draft, memory):
+                return
+
+    def _waits(self, branch: Branch, match: Match, memory: Memory) -> bool:
+        """Wait, holding nothing, for a prefix that somebody is computing already."""
+        if not self._books.config.switches.pending:
+            return False
+        owner, tokens = None, 0
+        if match.pending is not None:
+            owner, tokens = memory.owner(match.pending.owner), match.pending.tokens
+        parent = branch.parent.row if branch.parent is not None else None
+        if parent is not None and not parent.leaving and branch.parent is not None:
+            target = min(branch.at, branch.match_limit)
+            if branch.parent.state is State.RUNNING and target - max(parent.computed, match.tokens) > 1:
+                owner, tokens = parent, target
+        if owner is None or owner.leaving or owner.computed >= tokens:
+            return False
+        self._books.queue.wait(branch, owner, tokens)
+        if branch.priority > owner.branch.priority:
+            owner.branch.priority = branch.priority
+        return True
+
+    def _fits(self, branch: Branch, match: Match, memory: Memory) -> bool:
+        """Whether the batch with the newcomer stays within the pool to the end of every row."""
+        books, size = self._books, memory.block_size
+        demands: list[Demand] = []
+        own = 0
+        for row in books.running.values():
+            demand = demand_of(row.branch, row, 0, books.lengths.remaining(row.branch), size)
+            demands.append(demand)
+            own += len(row.table) - row.matched
+        for parked in books.parked.values():
+            if parked.row is not None:
+                own += len(parked.row.table) - parked.row.matched
+        demands.append(demand_of(branch, None, len(match.blocks), books.lengths.remaining(branch), size))
+        shared = max(memory.held - own, 0) + match.unlocked
+        return fits(demands, memory.pool.total - shared, size)
+
+    def _seat(self, branch: Branch, ids: bytes, match: Match, draft: Draft, memory: Memory) -> bool:
+        books = self._books
+        for with_tail in (True, False):
+            books.rows_made += 1
+            row = memory.seat(books.rows_made, branch, match, with_tail=with_tail)
+            branch.row = row
+            if self._grant_first(row, draft, memory):
+                break
+            memory.leave(row)
+            branch.row = None
+        else:
+            return False
+        books.queue.remove(branch)
+        branch.state = State.RUNNING
+        books.running[row.id] = row
+        memory.announce(row, ids)
+        self._count_admission(branch, row)
+        self._life.leave_parent(branch)
+        row.start = self._row_start(branch, row, ids)
+        return True
+
+    def _grant_first(self, row: Row, draft: Draft, memory: Memory) -> bool:
+        """Blocks and budget for a newcomer's first chunk, from what is free or evictable alone."""
+        branch = row.branch
+        cost = min(branch.length - row.computed, draft.budget)
+        ceiling = cost
+        if branch.constraint_key and cost == branch.length - row.computed:
+            ceiling += self._books.config.spare_forced
+        ceiling = max(min(ceiling, branch.final_length - row.computed), 1)
+        if not memory.grow(row, row.computed + ceiling):
+            return False
+        draft.add(row, ceiling, cost)
+        return True
+
+    def _admit_at_any_price(self, draft: Draft, memory: Memory) -> None:
+        """Nothing runs and the first in the queue found no room: parked branches give theirs up, oldest first."""
+        books = self._books
+        while not len(draft) and books.queue.ready and not books.running:
+            parked = next(iter(books.parked.values()), None)
+            if parked is not None:
+                self._life.demote(parked)
+            elif (branch := books.queue.first()) is not None:
+                needed = -(-branch.length // memory.block_size)
+                self._life.finish(
+                    branch,
+                    "error",
+                    message=f"{branch.length} tokens need {needed} KV blocks, the pool has {memory.pool.total}",
+                )
+            self._admit(draft, memory)
+
+    # ------------------------------------------------------------ suspects
+
+    def _plan_alone(self, draft: Draft, memory: Memory) -> None:
+        """A branch that was in two crashes runs in plans of its own until it gives a new id or ends."""
+        books = self._books
+        if memory.flights:
+            return
+        branch = min(books.suspects.values(), key=lambda b: b.order)
+        if branch.state is State.RUNNING and branch.row is not None:
+            self._plan_row(branch.row, draft, memory)
+            return
+        if branch.state is State.WAITING:
+            books.queue.remove(branch)
+            books.queue.add(branch)
+        ids = bytes(branch.ids)
+        while not self._seat(branch, ids, memory.match(branch, ids), draft, memory):
+            blocker = next((row for row in books.running.values()), None)
+            if books.parked:
+                self._life.demote(next(iter(books.parked.values())))
+            elif blocker is not None:
+                self.push_back(blocker, draft)
+            else:
+                return
+
+    # ------------------------------------------------------------ what the worker is told
+
+    def _row_start(self, branch: Branch, row: Row, ids: bytes) -> RowStart:
+        books, key = self._books, branch.constraint_key
+        if key and key not in books.constraints_sent:
+            books.constraints_sent.add(key)
+            books.to_worker.append(Constraint(key, books.constraints[key]))
+        return RowStart(
+            row.id,
+            ids,
+            branch.n_prompt,
+            row.computed,
+            tuple(row.table[: len(row.table) - len(row.fresh)]),
+            branch.sampling,
+            branch.stops,
+            branch.limits,
+            branch.next_logits,
+            branch.logprobs,
+            key,
+        )
+
+    def _count_admission(self, branch: Branch, row: Row) -> None:
+        counters = self._books.counters
+        if branch.seated:
+            return
+        branch.seated = True
+        cached = min(row.computed, branch.n_prompt)
+        counters.row_prompt += branch.n_prompt
+        counters.row_cached += cached
+        branch.cached = cached
+        branch.high_water = max(branch.high_water, cached)
+        if self.is_counted(branch):
+            counters.prompt += cached
+            counters.cached += cached
+
+    @staticmethod
+    def is_counted(branch: Branch) -> bool:
+        """Whether the branch's prompt belongs to the totals: once per request and life."""
+        return branch.choice == 0 and not (branch.inherited is not None and branch.inherited.prompt)

@@ -1,0 +1,79 @@
+"""Counters of the scheduler, as ``stats`` replies them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Counters(Struct):
+    """Totals since the start. ``prompt`` = ``cached`` + ``computed`` counts each request's prompt once, at its first
+    admission, as its usage does; ``row_prompt`` and ``row_cached`` count every row (n choices: n times);
+    ``recomputed`` are prompt and generated ids computed again after a push-back or a crash."""
+
+    prompt: int = 0
+    cached: int = 0
+    computed: int = 0
+    forced: int = 0
+    sampled: int = 0
+    recomputed: int = 0
+    row_prompt: int = 0
+    row_cached: int = 0
+    preemptions: int = 0
+    overtakes: int = 0
+    steps: int = 0
+    accepted: int = 0
+    finished: int = 0
+    rejected: int = 0
+    crashes: int = 0
+
+
+class BlockStats(Struct, frozen=True):
+    total: int = 0
+    free: int = 0
+    private: int = 0
+    evictable: int = 0
+    locked: int = 0
+
+
+class RequestStats(Struct, frozen=True):
+    """Branches, by state. ``kept``: ended ones that hold their blocks."""
+
+    running: int = 0
+    queued: int = 0
+    waiting: int = 0
+    kept: int = 0
+
+
+class TokenStats(Struct, frozen=True):
+    prompt: int = 0
+    cached: int = 0
+    computed: int = 0
+    forced: int = 0
+    sampled: int = 0
+
+
+class WasteStats(Struct, frozen=True):
+    """KV slots in blocks that are not free, and those of them that hold nothing (yet)."""
+
+    allocated: int = 0
+    unused: int = 0
+
+
+class Stats(Struct, frozen=True):
+    blocks: BlockStats
+    block_size: int
+    requests: RequestStats
+    tokens: TokenStats
+    waste: WasteStats
+    preemptions: int
+    overtakes: int
+    evictions: int
+    steps: int
+    counters: Counters
+    draining: bool
+    step_seconds: float
+    """Mean time of the last steps at the worker."""
+    step_gap: float
+    """Mean idle time of the worker in front of them."""
+    frontends: int = 0
+    worker: bool = False
