@@ -52,6 +52,8 @@ def stats(books: Books) -> Stats:
         draining=books.draining,
         step_seconds=sum(t for t, _ in times) / len(times) if times else 0.0,
         step_gap=sum(g for _, g in times) / len(times) if times else 0.0,
+        context=books.config.context or (memory.tokens if memory else 0),
+        ready=memory is not None,
     )
 
 

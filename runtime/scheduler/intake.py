@@ -24,7 +24,7 @@ class Intake:
         self._books = books
 
     def submit(self, client: bytes, msg: Submit, now: float) -> None:
-        """Queue the branches of ``msg``; Accepted or Rejected is emitted. One that is open already is not made twice."""
+        """Queue the branches of ``msg`` and emit Accepted, or Rejected. An open one is not made twice."""
         books = self._books
         request = books.requests.get((client, msg.id))
         first = max(msg.choice, 0)

@@ -179,7 +179,7 @@ class Memory:
     # ------------------------------------------------------------ books
 
     def check(self, rows: list[Row]) -> None:
-        """Invariant 2, recounted: every private block belongs to exactly one of ``rows``, the orphans or the retired."""
+        """Invariant 2, recounted: every private block is one of ``rows``', an orphan, or retired."""
         check_tree(self.tree)
         private: list[int] = list(self._orphans)
         for flight in self.flights:

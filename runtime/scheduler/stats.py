@@ -75,5 +75,7 @@ class Stats(Struct, frozen=True):
     """Mean time of the last steps at the worker."""
     step_gap: float
     """Mean idle time of the worker in front of them."""
-    frontends: int = 0
-    worker: bool = False
+    context: int
+    """Longest branch in tokens."""
+    ready: bool
+    """A worker is there."""
