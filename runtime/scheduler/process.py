@@ -168,9 +168,7 @@ class SchedulerProcess:
             return
         log.info("worker %s: %d blocks of %d", hello.fingerprint, hello.blocks, hello.block_size)
         self._worker = WorkerPeer(address, hello.instance, hello.fingerprint, hello.blocks, hello.block_size)
-        self._queue(
-            self._scheduler.reset_device(hello.blocks, hello.block_size, hello.fingerprint, self._clock())
-        )
+        self._queue(self._scheduler.reset_device(hello.blocks, hello.block_size, hello.fingerprint, self._clock()))
 
     # ------------------------------------------------------------ frontends' frames
 
