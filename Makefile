@@ -20,10 +20,10 @@ test: $(VENV)/.test-installed
 	@$(MAKE) --no-print-directory lint types imports unit
 
 unit: $(VENV)/.test-installed
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/pytest -q -m "not slow"
 
 test-slow: $(VENV)/.test-installed
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/pytest -q -m slow
 
 lint: $(VENV)/.test-installed
 	@$(STAGE) "lint and format" sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'

@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+
+def _find_sub_packages() -> None:
+    """In a checkout the sub-packages stand beside this folder, not in it. With the checkout's root first on the path
+    (``python -c`` or ``python -m`` started there), they are taken from the installed ramet, or else from the root."""
+    import sys
+    from pathlib import Path
+
+    here = Path(__file__).parent
+    if (here / "radix").exists():
+        return
+    installed = (Path(entry) / "ramet" for entry in sys.path if entry)
+    __path__.append(str(next((folder for folder in installed if (folder / "radix").is_dir()), here.parent)))
+
+
+_find_sub_packages()
+
 _NAMES = {
     "ramet.frontend_lang": (
         "REGEX_BOOL",
