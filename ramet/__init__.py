@@ -25,7 +25,8 @@ def _find_sub_packages() -> None:
     if (here / "radix").exists():
         return
     installed = (Path(entry) / "ramet" for entry in sys.path if entry)
-    __path__.append(str(next((folder for folder in installed if (folder / "radix").is_dir()), here.parent)))
+    root = next((folder for folder in installed if (folder / "radix").is_dir()), here.parent)
+    __path__.append(str(root))  # noqa: F405
 
 
 _find_sub_packages()
