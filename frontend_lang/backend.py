@@ -113,7 +113,7 @@ class Branch(Protocol):
 class Backend(Protocol):
     loop: LoopThread
     default_system: str | None
-    """What the chat template says when no system message comes first."""
+    """What the chat template says by itself when no system message comes first: part of ``role_begin``'s text."""
 
     def open(self, path: tuple[int, ...] = ()) -> Branch: ...
     def role_stops(self) -> tuple[str, ...]:
@@ -164,7 +164,8 @@ class TokenChunk:
     ids: Sequence[int] = ()
     forced: Sequence[bool] = ()
     logprobs: Sequence[TokenLogprob] | None = None
-    prompt_logprobs: Sequence[TokenLogprob] | None = None
+    prompt_logprobs: tuple[int, Sequence[TokenLogprob]] | None = None
+    """(absolute index of the first id, entries from there on)."""
     end: End | None = None
 
 
@@ -176,6 +177,10 @@ class TokenStream(Protocol):
 
 class TokenBackend(Protocol):
     loop: LoopThread
+
+    @property
+    def trims(self) -> bool:
+        """The chat template strips blanks at both ends of a message's content: the branch does the same."""
 
     async def encode(self, pieces: Sequence[Piece], start: bool) -> list[int]:
         """``start``: these begin a branch (adds the begin token where the model wants one)."""

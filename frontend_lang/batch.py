@@ -105,7 +105,7 @@ def _start(
     except (TypeError, ValueError) as error:
         call = program.prepare_options(options)
         state = program.start(call)
-        state._body_error = error
+        state._core.run.fail_body(error)
         state._core.run.end_body()
         if bar is not None:
             bar.advance()

@@ -48,6 +48,8 @@ class StateCore:
         self.declarations = Waiters()
         self._queue: deque[Op] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._working = False
+        """An op is under way (a task that has not begun must not be cancelled: it would never begin)."""
         self._ending = False
         self._blocked = branch is None
         run.add(self)
@@ -174,6 +176,7 @@ class StateCore:
                     slot.fail(skipped_call(self.error, slot.name, op.where or slot.where))
             return
         try:
+            self._working = True
             await op.work(self)
         except asyncio.CancelledError:
             self.error = self.error or ProgramCancelled(
@@ -186,6 +189,8 @@ class StateCore:
             if self.error is None:
                 self.error = failed_call(self.run.program, name, where, error, self.log.text())
             self._fail(op, self.error)
+        finally:
+            self._working = False
 
     def _fail(self, op: Op, error: ProgramError) -> None:
         self.error = error
@@ -202,7 +207,7 @@ class StateCore:
             self.error = ProgramCancelled(
                 f"program {self.run.program!r} was cancelled: {reason}", program=self.run.program
             )
-        if self._task is not None:
+        if self._task is not None and self._working:
             self._task.cancel()
         if self._blocked:
             self._blocked = False

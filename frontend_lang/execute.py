@@ -13,6 +13,7 @@ from ramet.runtime.protocol.errors import InvalidRequest, Overloaded
 from .backend import Branch, Delta, GenCall, Outcome
 from .calls import CallRecord
 from .expr import Gen, Reasoning, Select
+from .gen_call import fill
 from .meta import gen_meta, select_meta
 from .ops import Op, OpenMessage
 from .options import DEFAULT_MAX_TOKENS, Options
@@ -38,21 +39,11 @@ async def text(core: StateCore, value: str) -> None:
 
 async def role_begin(core: StateCore, role: str) -> None:
     first = not core.messages and not core.log.parts
-    default = core.run.backend.default_system
-    if first and role != "system" and default is not None:
-        await _role(core, "system", default)
-        first = False
     core.log.append(_branch(core).role_begin(role, first))
+    default = core.run.backend.default_system
+    if first and role != "system" and default:
+        core.messages.append({"role": "system", "content": default})
     core.open_message = OpenMessage(role)
-
-
-async def _role(core: StateCore, role: str, content: str) -> None:
-    branch = _branch(core)
-    core.log.append(branch.role_begin(role, True))
-    branch.append(content)
-    core.log.append(content)
-    core.log.append(branch.role_end(role))
-    core.messages.append({"role": role, "content": content})
 
 
 async def role_end(core: StateCore, role: str) -> None:
@@ -87,32 +78,7 @@ def gen_call(core: StateCore, expr: Gen[object] | Select) -> GenCall:
     stop = o.stop or ()
     if core.open_message is not None:
         stop += tuple(s for s in core.run.backend.role_stops() if s not in stop)
-    wants = o.return_logprob or o.top_logprobs_num is not None
-    start = o.logprob_start_len if o.logprob_start_len is not None and o.return_logprob else -1
-    branch = _branch(core)
-    return GenCall(
-        max_tokens=max_tokens,
-        min_tokens=o.min_tokens or 0,
-        n=o.n or 1,
-        stop=stop,
-        stop_token_ids=o.stop_token_ids or (),
-        ignore_eos=bool(o.ignore_eos),
-        temperature=1.0 if o.temperature is None else o.temperature,
-        top_p=1.0 if o.top_p is None else o.top_p,
-        top_k=-1 if o.top_k is None else o.top_k,
-        min_p=o.min_p or 0.0,
-        frequency_penalty=o.frequency_penalty or 0.0,
-        presence_penalty=o.presence_penalty or 0.0,
-        repetition_penalty=1.0 if o.repetition_penalty is None else o.repetition_penalty,
-        logit_bias=o.logit_bias or (),
-        seed=o.seed,
-        path=branch.path,
-        constraint=None if constraint is None else constraint.spec,
-        logprobs=(o.top_logprobs_num or 0) if wants else -1,
-        prompt_logprobs_from=start,
-        priority=o.priority or 0,
-        timeout_s=o.timeout_s,
-    )
+    return fill(o, max_tokens, stop, None if constraint is None else constraint.spec, _branch(core).path)
 
 
 async def generate(core: StateCore, expr: Gen[object], slot: CallSlot) -> None:

@@ -44,9 +44,11 @@ class FakeBackend:
         chunk: int = 3,
         context: int = 1 << 20,
         default_system: str | None = None,
+        trims: bool = False,
     ) -> None:
         self.loop = LoopThread("ramet-fake")
         self.default_system = default_system
+        self.trims = trims
         self.requests: list[FakeRequest] = []
         self.kept: dict[BranchKey, list[int]] = {}
         self.running = 0
@@ -93,7 +95,9 @@ class FakeBackend:
         return [START]
 
     def role_begin(self, role: str, first: bool) -> list[Piece]:
-        return [Piece(f"<|open|>{role}\n", special=True)]
+        default = f"<|open|>system\n{self.default_system}<|close|>\n" if self.default_system else ""
+        opening = default if first and role != "system" else ""
+        return [Piece(f"{opening}<|open|>{role}\n", special=True)]
 
     def role_end(self, role: str) -> list[Piece]:
         return [Piece("<|close|>\n", special=True)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_SHUT = "the backend of this program was shut down"
 
 
 class LoopThread:
@@ -45,10 +47,12 @@ class LoopThread:
             raise RuntimeError("this would wait for its own event loop: inside `async def`, use `await`")
         if self.closed:
             work.close()
-            raise RuntimeError("the backend of this program was shut down")
+            raise RuntimeError(_SHUT)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout)
+        except concurrent.futures.CancelledError:
+            raise RuntimeError(_SHUT) from None
         except BaseException:
             future.cancel()
             raise

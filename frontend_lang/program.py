@@ -186,8 +186,7 @@ class Function(Generic[R]):
         try:
             state._returned = self.body(state, *call.args, **call.kwargs)
         except BaseException as error:
-            state._body_error = error
-            run.cancel(f"its body raised {type(error).__name__}")
+            run.fail_body(error)
             raise
         finally:
             current_run.reset(token)
@@ -208,8 +207,7 @@ class Function(Generic[R]):
             body = cast("Callable[..., Awaitable[R]]", self.body)
             state._returned = await body(AsyncState(state._core), *call.args, **call.kwargs)
         except BaseException as error:
-            state._body_error = error
-            run.cancel(f"its body raised {type(error).__name__}")
+            run.fail_body(error)
             raise
         finally:
             current_run.reset(token)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from .core import StateCore
-from .errors import ProgramError, UnknownVariable
+from .errors import ProgramCancelled, UnknownVariable
 from .expr import Expr
 from .slot import CallSlot, Slot
 
@@ -42,11 +42,19 @@ async def declared(core: StateCore, name: object) -> None:
         await core.declarations.wait()
 
 
-def _unknown(core: StateCore, name: object) -> ProgramError:
+def error_of(core: StateCore) -> BaseException | None:
+    """What went wrong so far, if anything did: the cause before what was cancelled because of it."""
+    if core.error is None or isinstance(core.error, ProgramCancelled):
+        return core.run.body_error or core.error
+    return core.error
+
+
+def _unknown(core: StateCore, name: object) -> BaseException:
     names = ", ".join(repr(key) for key in core.declared if isinstance(key, str)) or "none"
     what = repr(name) if isinstance(name, str) else f"the given {type(name).__name__}"
-    if core.error is not None:
-        return core.error
+    error = error_of(core)
+    if error is not None:
+        return error
     return UnknownVariable(
         f"program {core.run.program!r} has no variable {what} here; it has: {names}",
         program=core.run.program,
@@ -55,12 +63,13 @@ def _unknown(core: StateCore, name: object) -> ProgramError:
 
 
 def settle(core: StateCore) -> None:
-    """Wait for everything appended so far; raises the state's error."""
+    """Wait for everything appended so far; raises the error of the state or its body."""
     loop = core.run.backend.loop
     if not loop.closed and (not core.idle or core.run.may_declare()):
         loop.wait(_settled(core))
-    if core.error is not None:
-        raise core.error.with_traceback(None)
+    error = error_of(core)
+    if error is not None:
+        raise error
 
 
 async def _settled(core: StateCore) -> None:
@@ -80,13 +89,14 @@ def await_body(core: StateCore) -> None:
         core.run.backend.loop.wait(await_body_end(core))
 
 
-def first_error(core: StateCore) -> ProgramError | None:
-    """The first error of a state and of the branches joined into it; waits."""
+def first_error(core: StateCore) -> BaseException | None:
+    """The first error of a state, its body, and the branches joined into it; waits."""
     loop = core.run.backend.loop
     if not loop.closed and (not core.idle or core.run.may_declare()):
         loop.wait(_settled(core))
-    if core.error is not None:
-        return core.error
+    own = error_of(core)
+    if own is not None:
+        return own
     for child in core.children:
         error = first_error(child)
         if error is not None:
@@ -128,8 +138,9 @@ def _stream(slot: Slot) -> Any:
 
 def _raise_after(core: StateCore, name: str | None) -> None:
     if name is None:
-        if core.error is not None:
-            raise core.error.with_traceback(None)
+        error = error_of(core)
+        if error is not None:
+            raise error
     else:
         slot = core.declared[name]
         if slot.done:

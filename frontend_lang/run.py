@@ -25,6 +25,7 @@ class Run:
         self.backend = backend
         self.options = options
         self.body_done = False
+        self.body_error: BaseException | None = None
         self.cores: weakref.WeakSet[StateCore] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -45,6 +46,11 @@ class Run:
         self.body_done = True
         for core in self.members():
             core.end()
+
+    def fail_body(self, error: BaseException) -> None:
+        """The body raised."""
+        self.body_error = error
+        self.cancel(f"its body raised {type(error).__name__}")
 
     def cancel(self, reason: str) -> None:
         """Stop every generation of this run; values that are not there yet raise ProgramCancelled."""

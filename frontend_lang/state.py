@@ -30,7 +30,6 @@ class _StateBase(Generic[R]):
         self._core = core
         self._owner = owner
         self._returned: R | None = None
-        self._body_error: BaseException | None = None
 
     def __iadd__(self, other: Appendable) -> Self:
         """Append text or an expression; returns at once. Raises ValueError for None, TypeError for anything else."""
@@ -169,7 +168,7 @@ class State(_StateBase[R]):
 
     def error(self) -> BaseException | None:
         """The first error of this state, its body or the branches joined into it; None if all went well. Waits."""
-        return self._body_error or reading.first_error(self._core)
+        return reading.first_error(self._core)
 
     @property
     def ret_value(self) -> R | None:
@@ -179,8 +178,9 @@ class State(_StateBase[R]):
     def result(self) -> R:
         """What the body returned; waits for it and raises what it raised."""
         reading.await_body(self._core)
-        if self._body_error is not None:
-            raise self._body_error
+        error = self._core.run.body_error
+        if error is not None:
+            raise error
         return self._returned  # type: ignore[return-value]
 
     def cancel(self) -> None:

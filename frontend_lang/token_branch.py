@@ -63,18 +63,36 @@ class TokenBranch:
         self._at = 0
         self._log: list[Piece | _Run] = []
         self._forked_at = 0
+        self._blank = False
+        """A message is open and has no content yet."""
 
     # ------------------------------------------------------------ text
 
     def append(self, text: str) -> None:
+        if self._blank and self._backend.trims:
+            text = text.lstrip()
         if text:
+            self._blank = False
             self._add([Piece(text)])
 
     def role_begin(self, role: str, first: bool) -> str:
+        self._blank = True
         return self._add(self._backend.role_begin(role, first))
 
     def role_end(self, role: str) -> str:
+        self._blank = False
+        if self._backend.trims:
+            self._strip_pending()
         return self._add(self._backend.role_end(role))
+
+    def _strip_pending(self) -> None:
+        """Take the blanks off the end of the content, as far as it is not encoded yet."""
+        while self._pending and not self._pending[-1].special:
+            text = self._pending[-1].text.rstrip()
+            if text:
+                self._pending[-1] = Piece(text)
+                return
+            self._pending.pop()
 
     def _add(self, pieces: Sequence[Piece]) -> str:
         self._pending.extend(pieces)
@@ -94,7 +112,8 @@ class TokenBranch:
             raise InvalidRequest("there is no text to generate from: append some text before the first gen")
         parent, ids = self._cut(len(self.ids))
         stream = self._backend.generate(parent, ids, call, keep)
-        choices = [_Choice() for _ in range(call.n)]
+        choices = [_Choice(self.ids) for _ in range(call.n)]
+        self._blank = False
         try:
             async for chunk in stream:
                 delta = choices[chunk.choice].add(chunk, self._backend)
@@ -202,6 +221,7 @@ class TokenBranch:
         child.ids = self.ids[:]
         child._pending = list(self._pending)
         child._log = list(self._log)
+        child._blank = self._blank
         child._forked_at = len(self._log)
         if self._held is not None:
             child._held, child._at = self._held.share(), self._at
@@ -233,9 +253,10 @@ class TokenBranch:
 class _Choice:
     """What arrived of one choice."""
 
-    __slots__ = ("end", "forced", "ids", "logprobs", "prompt_logprobs", "texts")
+    __slots__ = ("end", "forced", "ids", "logprobs", "prompt", "prompt_logprobs", "texts")
 
-    def __init__(self) -> None:
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.prompt = prompt
         self.texts: list[str] = []
         self.ids: list[int] = []
         self.forced: list[bool] = []
@@ -253,6 +274,10 @@ class _Choice:
         self.logprobs.extend(new)
         if chunk.text:
             self.texts.append(chunk.text)
+        if chunk.prompt_logprobs is not None:
+            first, entries = chunk.prompt_logprobs
+            scored = zip(self.prompt[first : first + len(entries)], entries, strict=True)
+            self.prompt_logprobs = [(one.raw, token, backend.token_text(token)) for token, one in scored]
         if chunk.end is not None:
             self.end = chunk.end
         return Delta(chunk.choice, chunk.text, tuple(new)) if chunk.text or new else None

@@ -5,6 +5,7 @@ Names are imported when they are first used, so that ``import ramet`` costs next
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+@cache
 def _offer_default_engine() -> None:
     """A program that is run without a backend gets an Engine with the default model."""
     from ramet.frontend_lang.backend import Backend

@@ -1,0 +1,208 @@
+"""The backend of programs that run in this process's own engine: token ids in, chunks out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
+
+from ramet.frontend_lang.backend import Branch, BranchKey, Cut, End, GenCall, Piece, TokenChunk
+from ramet.frontend_lang.loop import LoopThread
+from ramet.frontend_lang.token_branch import TokenBranch
+from ramet.runtime.frontend.chat import ChatTemplate
+from ramet.runtime.frontend.client import Client, Generation
+from ramet.runtime.frontend.requests import GenerateRequest, ScoreRequest
+from ramet.runtime.protocol.messages import BranchRef, Namespace, TokenLogprob, Usage
+from ramet.runtime.store import ModelMeta
+from ramet.runtime.tokenizer import Tokenizer
+
+_LONG_TEXT = 20_000
+"""Characters from which encoding gets a thread, so that streams go on meanwhile."""
+
+
+class EngineBackend:
+    """See ``ramet.frontend_lang.backend``: both protocols, Backend and TokenBackend."""
+
+    def __init__(
+        self, loop: LoopThread, client: Client, tokenizer: Tokenizer, template: ChatTemplate, meta: ModelMeta
+    ) -> None:
+        self.loop = loop
+        self.client = client
+        self.tokenizer = tokenizer
+        self.template = template
+        self.meta = meta
+        self.default_system: str | None = template.default_system or None
+        special = sorted(tokenizer.special_tokens, key=len, reverse=True)
+        self._special = re.compile(f"({'|'.join(map(re.escape, special))})") if special else None
+
+    # ------------------------------------------------------------ Backend
+
+    def open(self, path: tuple[int, ...] = ()) -> Branch:
+        return TokenBranch(self, path)
+
+    def role_stops(self) -> tuple[str, ...]:
+        return ()  # a turn ends with an end token, which the worker knows
+
+    async def flush_cache(self) -> None:
+        """Drop every cached block that no request uses."""
+        await self.client.control("flush")
+
+    async def server_info(self) -> dict[str, object]:
+        """The scheduler's counters."""
+        return await self.client.control("stats")
+
+    def close(self) -> None:
+        """The engine owns the loop and the client."""
+
+    # ------------------------------------------------------------ text and ids
+
+    @property
+    def trims(self) -> bool:
+        return self.template.fragments.trims
+
+    async def encode(self, pieces: Sequence[Piece], start: bool) -> list[int]:
+        ids: list[int] = []
+        for part in self._parts(pieces):
+            if isinstance(part, int):
+                ids.append(part)
+            elif len(part) < _LONG_TEXT:
+                ids += self.tokenizer.encode(part)
+            else:
+                ids += await asyncio.to_thread(self.tokenizer.encode, part)
+        bos = self.tokenizer.bos_id
+        if start and self.meta.add_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def _parts(self, pieces: Sequence[Piece]) -> list[str | int]:
+        """Text between special tokens as a whole (template text and the user's own are one text), and the tokens."""
+        parts: list[str | int] = []
+        text: list[str] = []
+
+        def flush() -> None:
+            if text:
+                parts.append("".join(text))
+                text.clear()
+
+        for piece in pieces:
+            if not piece.special or self._special is None:
+                text.append(piece.text)
+                continue
+            for item in self._special.split(piece.text):
+                token = self.tokenizer.special_tokens.get(item)
+                if token is not None:
+                    flush()
+                    parts.append(token)
+                elif item:
+                    text.append(item)
+        flush()
+        return parts
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return self.tokenizer.decode(ids)
+
+    def token_text(self, token: int) -> str:
+        spelled = self.tokenizer.token_bytes(token)
+        if not spelled and token in self.tokenizer.special_ids:
+            return str(self.tokenizer.hf.id_to_token(token) or "")
+        return spelled.decode("utf-8", "replace")
+
+    def start_ids(self) -> list[int]:
+        """What stands between documents in training: <|endoftext|>, or the begin token, or an end token."""
+        token = self.tokenizer.special_tokens.get("<|endoftext|>")
+        if token is None:
+            token = self.tokenizer.bos_id
+        return [self.tokenizer.end_ids[0] if token is None else token]
+
+    def role_begin(self, role: str, first: bool) -> list[Piece]:
+        prefix = self.template.fragments.prefix if first else ""
+        return [Piece(prefix + self.template.fragments.begin(role, first), special=True)]
+
+    def role_end(self, role: str) -> list[Piece]:
+        return [Piece(self.template.fragments.end(role), special=True)]
+
+    # ------------------------------------------------------------ requests
+
+    def generate(self, parent: Cut | None, ids: Sequence[int], call: GenCall, keep: bool) -> EngineStream:
+        return EngineStream(self.client.generate(generate_request(parent, ids, call, keep)), call)
+
+    async def score(
+        self, parent: Cut | None, ids: Sequence[int], continuations: Sequence[Sequence[int]], call: GenCall
+    ) -> tuple[list[list[TokenLogprob]], Usage]:
+        result = await self.client.score(
+            ScoreRequest(ids, continuations, _parent(parent), 0, call.priority, call.timeout_s)
+        )
+        return [list(row) for row in result.logprobs], result.usage
+
+    def release(self, branch: BranchKey) -> None:
+        self.client.release(cast("BranchRef", branch))
+
+
+def _parent(cut: Cut | None) -> tuple[BranchRef, int] | None:
+    return None if cut is None else (cast("BranchRef", cut.branch), cut.at)
+
+
+def generate_request(
+    parent: Cut | None, ids: Sequence[int], call: GenCall, keep: bool, namespace: Namespace | None = None
+) -> GenerateRequest:
+    """The client's request of a call of the DSL."""
+    start = call.prompt_logprobs_from
+    return GenerateRequest(
+        ids=ids,
+        parent=_parent(parent),
+        temperature=call.temperature,
+        top_p=call.top_p,
+        top_k=call.top_k,
+        min_p=call.min_p,
+        frequency_penalty=call.frequency_penalty,
+        presence_penalty=call.presence_penalty,
+        repetition_penalty=call.repetition_penalty,
+        logit_bias=dict(call.logit_bias),
+        seed=call.seed,
+        key_path=call.path,
+        max_tokens=call.max_tokens,
+        min_tokens=call.min_tokens,
+        stop=call.stop,
+        stop_ids=call.stop_token_ids,
+        ignore_eos=call.ignore_eos,
+        constraint=call.constraint,
+        logprobs=call.logprobs,
+        logits_from=max(0, start - 1) if start >= 0 else -1,
+        n=call.n,
+        priority=call.priority,
+        timeout_s=call.timeout_s,
+        keep=keep,
+        namespace=namespace or Namespace(),
+    )
+
+
+class EngineStream:
+    """A generation of the client, as the DSL reads it."""
+
+    def __init__(self, generation: Generation, call: GenCall) -> None:
+        self._generation = generation
+        self._wants_prompt = call.prompt_logprobs_from >= 0
+
+    def branch(self, choice: int) -> BranchKey:
+        return self._generation.branches[choice]
+
+    def cancel(self) -> None:
+        self._generation.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[TokenChunk]:
+        async for chunk in self._generation:
+            finish = chunk.finish
+            prompt: tuple[int, Sequence[TokenLogprob]] | None = None
+            if finish is not None and self._wants_prompt and chunk.choice == 0:
+                result = (await self._generation.result())[0]
+                prompt = (result.prompt_logprobs_from, result.prompt_logprobs)
+            yield TokenChunk(
+                chunk.choice,
+                chunk.text,
+                chunk.ids,
+                [flag != 0 for flag in chunk.forced],
+                chunk.logprobs,
+                prompt,
+                None if finish is None else End(finish.reason, finish.usage, finish.stop, finish.message),
+            )
