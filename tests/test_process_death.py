@@ -138,8 +138,9 @@ def killer(roles: list[str]) -> Disturb:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan_depth", [1, 2])
-@pytest.mark.parametrize("roles", [["scheduler"], ["worker"], ["scheduler", "worker"]], ids="-".join)
+@pytest.mark.parametrize(
+    ("roles", "plan_depth"), [(["scheduler"], 1), (["worker"], 1), (["scheduler", "worker"], 2)], ids=str
+)
 def test_ten_kills_under_sixteen_streams(undisturbed: list[object], roles: list[str], plan_depth: int) -> None:
     with Launcher(config(plan_depth=plan_depth)) as launcher:
         results = asyncio.run(run(launcher, killer(roles)))
