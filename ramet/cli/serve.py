@@ -60,9 +60,10 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
     async with Session(options) as session:
         app = create_app(
             session.client,
-            session.template,
-            served_names=arguments.served_name or (),
-            api_key=arguments.api_key,
+            session.folder,
+            tokenizer=session.tokenizer,
+            names=tuple(arguments.served_name) if arguments.served_name else None,
+            api_keys=(arguments.api_key,) if arguments.api_key else (),
         )
         config = uvicorn.Config(
             app, log_level=arguments.log_level, timeout_graceful_shutdown=arguments.drain_seconds, lifespan="off"
