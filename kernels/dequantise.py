@@ -37,7 +37,7 @@ def _nibbles(packed: Bytes) -> Bytes:
 def _fifth_bits(packed: Bytes) -> Bytes:
     """[n, 4] bytes to [n, 32] values 0 or 16."""
     bits: Bytes = np.unpackbits(packed, axis=1, bitorder="little")
-    return bits << np.uint8(4)
+    return np.left_shift(bits, 4, dtype=np.uint8)
 
 
 def _f32(data: Bytes) -> Floats:
@@ -49,7 +49,8 @@ def _f16(data: Bytes) -> Floats:
 
 
 def _bf16(data: Bytes) -> Floats:
-    return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    words: NDArray[np.uint32] = data.view("<u2").astype(np.uint32) << np.uint32(16)
+    return words.view(np.float32)
 
 
 def _q4_0(block: Bytes) -> Floats:
@@ -102,11 +103,10 @@ def _q4_k(block: Bytes) -> Floats:
 def _q5_k(block: Bytes) -> Floats:
     scales, mins = _scales_and_mins(block[:, 4:16])
     d, dmin = _half(block[:, :2])[:, :, None], _half(block[:, 2:4])[:, :, None]
-    fifth = np.unpackbits(block[:, 16:48], axis=1, bitorder="little").reshape(
-        -1, 32, 8
-    )  # byte j, bit s: element (s, j)
-    values = _k_nibbles(block[:, 48:]) | (fifth.transpose(0, 2, 1) << 4)
-    return (d * scales * values.astype(np.float32) - dmin * mins).reshape(len(block), 256)
+    bits = np.unpackbits(block[:, 16:48], axis=1, bitorder="little").reshape(-1, 32, 8)  # byte j, bit s: element (s, j)
+    values: Floats = _k_nibbles(block[:, 48:]).astype(np.float32)
+    values += 16 * bits.transpose(0, 2, 1)
+    return (d * scales * values - dmin * mins).reshape(len(block), 256)
 
 
 def _q6_k(block: Bytes) -> Floats:
@@ -117,8 +117,8 @@ def _q6_k(block: Bytes) -> Floats:
     values = low.reshape(-1, 16, 16) | (high.reshape(-1, 16, 16) << 4)
     scales = block[:, 192:208].view(np.int8).astype(np.float32)[:, :, None]
     d = _half(block[:, 208:210])[:, :, None]
-    result: Floats = d * scales * (values.astype(np.float32) - 32)
-    return result.reshape(len(block), 256)
+    result: Floats = (d * scales * (values.astype(np.float32) - 32)).reshape(len(block), 256)
+    return result
 
 
 # kind: (bytes of a block, elements of a block, function of [n, bytes])
