@@ -98,7 +98,7 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
             f"{folder}: model_type {config.model_type!r} (activation {config.hidden_act!r}) is not supported; "
             f"supported: {', '.join(_ARCHITECTURES)} with silu and without sliding windows."
         )
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = _tokenizer(folder / "tokenizer.json")
     special = {token.content: index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     declared = _ids(generation.eos_token_id) + _ids(config.eos_token_id)
     eos = tokenizer.token_to_id(_text(settings.eos_token)) if settings.eos_token else None
@@ -131,6 +131,15 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
         weights=weights,
         tokenizer=str((folder / "tokenizer.json").resolve()),
     )
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise ModelNotFound(f"{path} is missing. A model folder holds config.json, tokenizer.json and safetensors.")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise InvalidModel(f"{path} cannot be read: {error}.") from error
 
 
 def _adds_bos(tokenizer: Tokenizer, settings: _TokenizerConfig, bos: int) -> bool:

@@ -1,0 +1,207 @@
+"""Logits and greedy ids against ``transformers`` on the same float32 weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from folders import write_tokenizer
+from op_sets import Row, make_batch, relative_error
+from ramet.kernels.dequantise import dequantise
+from ramet.kernels.reference import ReferenceOps
+from ramet.runtime import store
+from ramet.runtime.frontend.chat import ChatTemplate
+from ramet.runtime.store import ModelFolder
+from ramet.runtime.tokenizer import Tokenizer
+from ramet.runtime.worker.models import Model, load_model
+from ramet.runtime.worker.weights import open_weights
+
+TOLERANCE = 1e-3
+NEAR_TIE = 1e-3
+CONTINUATION = 200
+
+PROMPTS = [
+    "What is the capital of France, and what is it known for?",
+    "Write a short poem about the sea in winter.",
+    "Explain to a child why the sky is blue.",
+    "List 3 differences between a list and a tuple in Python.",
+    "def fibonacci(n):\n    '''Return the n-th number, for n = 0, 1, 2 ... 1000'''",
+    'Extract the name and the price as JSON from: "A 12.50 EUR ticket for the opera, sold by Müller & Söhne."',
+    "Übersetze ins Englische: Der schnelle braune Fuchs springt über den faulen Hund. 漢字も少し。",
+    "Summarise: " + "The committee met on Tuesday and agreed on the budget for 2027. " * 12,
+    "Give me a recipe for pancakes with exact amounts.",
+    "Plan a week of training for a 10 km run, day by day.",
+]
+
+
+def run(model: Model, ops: ReferenceOps, cache: object, ids: list[int], start: int, logits: str) -> np.ndarray:
+    return model.program.run(make_batch([Row(ids, start, list(range(64)))], logits=logits), cache)
+
+
+def cache_of(model: Model, ops: ReferenceOps) -> object:
+    return ops.kv_cache(model.config.layers, 64, 16, model.config.kv_heads, model.config.head_dim)
+
+
+def twin(folder: ModelFolder) -> torch.nn.Module:
+    """transformers' model, made from our metadata and our dequantised tensors."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    meta, weights = folder.meta, open_weights(folder)
+    config = LlamaConfig(
+        vocab_size=meta.vocab_size,
+        hidden_size=meta.width,
+        intermediate_size=meta.ffn,
+        num_hidden_layers=meta.layers,
+        num_attention_heads=meta.heads,
+        num_key_value_heads=meta.kv_heads,
+        max_position_embeddings=meta.context,
+        rms_norm_eps=meta.eps,
+        rope_theta=meta.rope.base,
+        tie_word_embeddings=meta.tied,
+        attn_implementation="eager",
+    )
+    if hasattr(config, "rope_parameters"):
+        config.rope_parameters = {"rope_type": "default", "rope_theta": meta.rope.base}
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    names = {
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+    }
+    state = {}
+    for name, tensor in weights.tensors.items():
+        values = torch.from_numpy(np.array(dequantise(tensor)))
+        if name == "token_embd.weight":
+            state["model.embed_tokens.weight"] = state["lm_head.weight"] = values
+        elif name == "output_norm.weight":
+            state["model.norm.weight"] = values
+        else:
+            _, layer, part, _ = name.split(".")
+            if part in ("attn_q", "attn_k"):  # from pairs (2i, 2i + 1) to (i, i + E / 2)
+                halves = values.reshape(-1, meta.head_dim // 2, 2, meta.width)
+                values = halves.transpose(1, 2).reshape(values.shape)
+            state[f"model.layers.{layer}.{names[part]}.weight"] = values.contiguous()
+    model.load_state_dict(state, assign=True, strict=True)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers were made without storage
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def real(model_dir: Path) -> tuple[Model, ReferenceOps, torch.nn.Module, list[list[int]]]:
+    folder = store.open(model_dir)
+    ops = ReferenceOps("f32")
+    chat = ChatTemplate(folder.meta, Tokenizer.load(folder))
+    prompts = [chat.ids([{"role": "user", "content": text}]) for text in PROMPTS]
+    return load_model(folder, ops), ops, twin(folder), prompts
+
+
+Real = tuple[Model, ReferenceOps, torch.nn.Module, list[list[int]]]
+
+
+@pytest.mark.slow
+def test_logits_of_the_default_model(real: Real) -> None:
+    model, ops, other, prompts = real
+    for ids in prompts:
+        ours = run(model, ops, cache_of(model, ops), ids, 0, "all").copy()
+        with torch.inference_mode():
+            theirs = other(torch.tensor([ids])).logits[0].numpy()
+        assert relative_error(ours, theirs) < TOLERANCE
+
+
+def greedy(step: Callable[[list[int], int], np.ndarray], ids: list[int], count: int) -> tuple[list[int], list[bool]]:
+    """``count`` greedy ids, and for each whether the two best logits were within NEAR_TIE."""
+    out: list[int] = []
+    near: list[bool] = []
+    fresh, start = ids, 0
+    for _ in range(count):
+        row = step(fresh, start)
+        best = np.partition(row, -2)[-2:]
+        near.append(bool(best[1] - best[0] < NEAR_TIE))
+        out.append(int(row.argmax()))
+        start += len(fresh)
+        fresh = [out[-1]]
+    return out, near
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_greedy_ids_of_the_default_model(real: Real) -> None:
+    model, ops, other, prompts = real
+    whole = 0
+    for ids in prompts:
+        cache = cache_of(model, ops)
+        ours, near = greedy(
+            lambda fresh, start, c=cache: run(model, ops, c, fresh, start, "last")[0], ids, CONTINUATION
+        )
+        past: list[object] = [None]
+
+        def theirs_step(fresh: list[int], start: int, past: list[object] = past) -> np.ndarray:
+            with torch.inference_mode():
+                out = other(torch.tensor([fresh]), past_key_values=past[0], use_cache=True)
+            past[0] = out.past_key_values
+            return out.logits[0, -1].numpy()
+
+        theirs, _ = greedy(theirs_step, ids, CONTINUATION)
+        different = [i for i in range(CONTINUATION) if ours[i] != theirs[i]]
+        whole += not different
+        assert not different or near[different[0]], f"ids part at {different[0]} without a near-tie"
+    assert whole >= 8
+
+
+@pytest.mark.parametrize("variant", ["plain", "untied-biased", "llama3-rope", "linear-rope"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_random_model_loaded_by_both(tmp_path: Path, variant: str, dtype: torch.dtype) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    vocabulary = write_tokenizer(tmp_path)
+    scaling = {
+        "llama3-rope": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        "linear-rope": {"rope_type": "linear", "factor": 2.0},
+    }.get(variant)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary + 5,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        rope_scaling=scaling,
+        tie_word_embeddings=variant != "untied-biased",
+        attention_bias=variant == "untied-biased",
+        initializer_range=0.3,
+        attn_implementation="eager",
+    )
+    other = LlamaForCausalLM(config).to(dtype)
+    for parameter in other.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, 1.0 if parameter.mean() == 1 else 0.0, 0.3)
+    other.save_pretrained(tmp_path, safe_serialization=True)
+    other = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    folder = store.resolve(str(tmp_path), cache=tmp_path / "cache")
+    ops = ReferenceOps("f32")
+    model = load_model(folder, ops)
+    ids = np.random.default_rng(0).integers(0, vocabulary, 150).tolist()
+    ours = run(model, ops, cache_of(model, ops), ids, 0, "all").copy()
+    with torch.inference_mode():
+        theirs = other(torch.tensor([ids])).logits[0].numpy()
+    assert relative_error(ours, theirs) < 2e-5
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == folder.meta.architecture
