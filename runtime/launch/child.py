@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +25,9 @@ class ChildCommand:
 
 class Child:
     """A session of its own, so that Ctrl-C at the terminal reaches the parent alone. Its working directory is the run
-    directory: what lies in the caller's own must not shadow modules of the child."""
+    directory: what lies in the caller's own must not shadow modules of the child. ``on_exit`` is called on a thread."""
 
-    def __init__(self, command: ChildCommand, run_dir: Path) -> None:
+    def __init__(self, command: ChildCommand, run_dir: Path, on_exit: Callable[[], None]) -> None:
         self.role = command.role
         self._pulse = run_dir / f"{command.role}.pulse"
         self._pulse.unlink(missing_ok=True)
@@ -40,6 +41,8 @@ class Child:
                 env=child_environment(os.environ.get("PYTHONPATH", "")),
                 start_new_session=True,
             )
+        if hasattr(os, "waitid"):  # elsewhere the supervisor's next look finds out
+            threading.Thread(target=_await_exit, args=(self.pid, on_exit), name="ramet-exit", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -78,6 +81,12 @@ class Child:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def _await_exit(pid: int, on_exit: Callable[[], None]) -> None:
+    with contextlib.suppress(ChildProcessError):  # reaped in between
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    on_exit()
 
 
 def child_environment(python_path: str) -> dict[str, str]:

@@ -18,6 +18,8 @@ from .rundir import RunDir
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
+"""While something is about to happen: children load, or are to be restarted."""
+CALM_LOOK_S = 0.25
 STOP_S = 2.5
 KILL_S = 0.5
 
@@ -39,7 +41,7 @@ class _Seat:
 
     command: ChildCommand
     policy: RestartPolicy = field(default_factory=RestartPolicy)
-    watch: HangWatch = field(default_factory=lambda: HangWatch(4 * LOOK_S))
+    watch: HangWatch = field(default_factory=lambda: HangWatch(4 * CALM_LOOK_S))
     child: Child | None = None
     start_at: float = 0.0
     was_ready: bool = False
@@ -66,6 +68,7 @@ class Supervisor:
         self._clock = clock
         self._stopping = threading.Event()
         self._settled = threading.Event()
+        self._wake = threading.Event()
         self.started = False
         """All children were ready once."""
         self.failure = ""
@@ -81,6 +84,7 @@ class Supervisor:
     def stop(self) -> None:
         """Ends all children within three seconds. Idempotent; from any thread."""
         self._stopping.set()
+        self._wake.set()
         if self._thread.ident is not None and not self.on_own_thread:
             self._thread.join(STOP_S + 2 * KILL_S + 1.0)
 
@@ -113,7 +117,9 @@ class Supervisor:
                 if not self.started and all(seat.was_ready for seat in self._seats):
                     self.started = True
                     self._settled.set()
-                self._stopping.wait(LOOK_S)
+                calm = all(seat.child is not None and seat.was_ready for seat in self._seats)
+                self._wake.wait(CALM_LOOK_S if calm else LOOK_S)
+                self._wake.clear()
         except Exception as error:  # e.g. no process can be started any more
             log.exception("the supervisor failed")
             self.failure = f"the supervisor failed: {type(error).__name__}: {error}"
@@ -125,7 +131,7 @@ class Supervisor:
     def _look(self, seat: _Seat, now: float, elapsed: float) -> None:
         if seat.child is None:
             if now >= seat.start_at:
-                seat.child = Child(seat.command, self._run_dir.path)
+                seat.child = Child(seat.command, self._run_dir.path, self._wake.set)
                 seat.was_ready = False
             return
         code = seat.child.exit_code
@@ -153,6 +159,8 @@ class Supervisor:
         log.warning("the %s process %s: it is restarted", role, why)
         seat.restarts += 1
         seat.start_at = now + delay
+        if not delay:
+            self._wake.set()
 
     def _end_children(self) -> None:
         children = [seat.child for seat in self._seats if seat.child is not None]

@@ -13,8 +13,10 @@ from ramet.runtime.protocol.lifeline import end_with_parent
 from ramet.runtime.protocol.messages import Constraint, Drop, RowStart, Shutdown, StepPlan, WorkerError
 from ramet.runtime.protocol.pulse import Pulse, pulse_path
 
+from .constraints import Compile
 from .core import WorkerCore
 from .link import Identity, NewEpoch, SchedulerLink
+from .runner import Runner
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +96,8 @@ class WorkerProcess:
 
 def build_core(config: RuntimeConfig) -> WorkerCore:
     """The core on the runner that the configuration names. Imports are late: an oracle needs no model's libraries."""
+    runner: Runner
+    compile_spec: Compile | None
     if config.worker.kernels == "oracle":
         from .oracle import build_oracle
 
