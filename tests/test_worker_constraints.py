@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +32,9 @@ def test_the_least_recently_used_goes_first_and_comes_back_when_asked_for() -> N
     cache = ConstraintCache(counting, limit_bytes=250)  # two of 100
     specs = {key: spec([[n]]) for n, key in enumerate("abc", start=1)}
     for key in "ab":
-        assert cache.add(key, specs[key]) is None
+        cache.add(key, specs[key])
     cache.matcher("a")
-    assert cache.add("c", specs["c"]) is None
+    cache.add("c", specs["c"])
     assert cache.bytes == 200
     compiled.clear()
     cache.matcher("a")
@@ -52,7 +54,7 @@ def test_the_same_key_is_compiled_once_and_another_spec_under_it_anew() -> None:
     assert cache.matcher("k").forced() == [2]
 
 
-def test_failures_keep_their_kind() -> None:
+def test_failures_keep_their_kind_and_are_reported_once() -> None:
     def failing(given: ConstraintSpec) -> ScriptConstraint:
         if given.kind == "complex":
             raise ConstraintTooComplex("too many states")
@@ -60,11 +62,43 @@ def test_failures_keep_their_kind() -> None:
 
     cache = ConstraintCache(failing, 1000)
     for _ in range(2):
-        assert cache.add("c", ConstraintSpec("complex", "")) == ConstraintFailed("c", "too_complex", "too many states")
-        assert cache.add("b", ConstraintSpec("broken", "")) == ConstraintFailed("b", "crashed", "OSError: boom")
+        cache.add("c", ConstraintSpec("complex", ""))
+        cache.add("b", ConstraintSpec("broken", ""))
+    assert cache.take_failures() == [
+        ConstraintFailed("c", "too_complex", "too many states"),
+        ConstraintFailed("b", "crashed", "OSError: boom"),
+    ]
+    assert cache.take_failures() == []
     for key, part in (("c", "too many states"), ("never-sent", "not sent")):
         with pytest.raises(ConstraintUnavailable, match=part):
             cache.matcher(key)
+
+
+def test_rows_go_on_while_another_ones_constraint_is_compiled() -> None:
+    gate = threading.Event()
+
+    def slow(given: ConstraintSpec) -> ScriptConstraint:
+        assert gate.wait(10)
+        return compile_script(given)
+
+    runner = FakeRunner()
+    with ThreadPoolExecutor(1) as compiler:
+        driver = Driver(WorkerCore(runner, slow, compiler=compiler), runner)
+        free = Request([3, 4, 5], max_tokens=6)
+        held = Request([7] * 9, constraint=spec([[4], [5, 6], [7], [8, 9]]))
+        lost = Request([7], constraint=ConstraintSpec("unheard-of", ""))
+        for row, request in enumerate((free, held, lost)):
+            driver.add(row, request)
+        for _ in range(3):
+            driver.step(lambda: 2)
+        assert len(driver.outcomes[0].ids) > 0
+        assert driver.outcomes[1] == driver.outcomes[2] == Outcome()
+        gate.set()
+        outcomes = driver.finish(lambda: 2)
+    assert outcomes[0].essence() == alone(free).essence()
+    assert outcomes[1].essence() == alone(held).essence()
+    assert outcomes[2].end is not None and outcomes[2].end.reason == "error"
+    assert [failure.kind for failure in driver.core.take_failures()] == ["unsupported"]
 
 
 # ------------------------------------------------------------------------------------------------ real matchers

@@ -101,7 +101,8 @@ class FakeRunner:
                 drawn.append(int(order[np.searchsorted(sums, u * sums[-1], side="right")]))
             log_softmax = _log_softmax(row)
             raws.append(log_softmax[drawn[-1]])
-            maskeds.append(log_softmax[drawn[-1]] - np.log(np.exp(log_softmax[allowed]).sum()))
+            share = np.exp(log_softmax[allowed]).sum()
+            maskeds.append(log_softmax[drawn[-1]] - (np.log(share) if share else 0.0))
             best = np.argsort(-log_softmax, kind="stable")[:width]
             top_ids[i], top_raw[i] = best, log_softmax[best]
         return SampleResult(

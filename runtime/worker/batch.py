@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ramet.kernels.ops import SEGMENT, Batch, GroupSpec
 from ramet.runtime.protocol.messages import Group, PlanRow, RowStart
 
-from .row import Row
+from .row import Row, WaitingRow
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BlockTables:
         self._reserve(len(start.blocks))
         self._table[slot, : len(start.blocks)] = start.blocks
 
-    def update(self, row: Row, plan: PlanRow) -> None:
+    def update(self, row: Row | WaitingRow, plan: PlanRow) -> None:
         """Append granted blocks, exchange replaced ones."""
         if plan.blocks:
             stop = row.blocks + len(plan.blocks)

@@ -19,12 +19,14 @@ What a result says, beyond the message's own documentation:
 * ``logits_from`` = p asks for the logits at positions p, p + 1, ...: the first scored id is ids[p + 1], the last
   is the prompt's last. Entries come in the steps that compute those positions.
 * A row with ``max_tokens`` 0 ends with ``length`` when all of its ids are computed.
+* A row whose constraint is still being compiled takes part in a step without computing anything.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 
 import msgspec
 import numpy as np
@@ -45,15 +47,18 @@ from ramet.runtime.protocol.messages import (
 from .batch import BlockTables, RowWork, StepInput, build
 from .constraints import Compile, ConstraintCache, ConstraintUnavailable
 from .masks import MaskFiller, Masks
-from .row import Row, Vocabulary
+from .row import Row, Vocabulary, WaitingRow
 from .runner import Runner
 from .sampling import SamplingTable, sampled_logprob, scored_logprob
 
 DEFAULT_CONSTRAINT_BYTES = 256 * 1024 * 1024
+COMPILE_WAIT_S = 0.02
+"""A step that could only wait for a compile waits so long, instead of being planned again and again."""
 
 
 class WorkerCore:
-    """``compile_spec`` turns a specification into a compiled constraint; ``clock`` gives seconds."""
+    """``compile_spec`` turns a specification into a compiled constraint, on ``compiler`` where one is given, so that
+    other rows go on meanwhile; ``clock`` gives seconds."""
 
     def __init__(
         self,
@@ -63,13 +68,15 @@ class WorkerCore:
         jump_forward: bool = True,
         constraint_bytes: int = DEFAULT_CONSTRAINT_BYTES,
         clock: Callable[[], float] = time.perf_counter,
+        compiler: Executor | None = None,
     ) -> None:
         self.runner = runner
         self._jump_forward = jump_forward
         self._clock = clock
         self._vocabulary = Vocabulary(tuple(runner.end_ids), runner.token_bytes)
-        self._constraints = ConstraintCache(compile_spec, constraint_bytes)
+        self._constraints = ConstraintCache(compile_spec, constraint_bytes, compiler)
         self._rows: dict[int, Row] = {}
+        self._waiting: dict[int, WaitingRow] = {}
         self._free_slots: list[int] = []
         self._tables = BlockTables(runner.block_size)
         self._sampling = SamplingTable()
@@ -78,34 +85,34 @@ class WorkerCore:
 
     # ------------------------------------------------------------ messages that come before plans
 
-    def constraint(self, key: str, spec: ConstraintSpec) -> ConstraintFailed | None:
-        """Compile; the failure to be reported, if it fails. Rows that name the key then end with ``error``."""
-        return self._constraints.add(key, spec)
+    def constraint(self, key: str, spec: ConstraintSpec) -> None:
+        """Compile. If that fails, ``take_failures`` says so, and rows that name the key end with ``error``."""
+        self._constraints.add(key, spec)
+
+    def take_failures(self) -> list[ConstraintFailed]:
+        """Constraints that turned out not to compile since the last call."""
+        return self._constraints.take_failures()
 
     def start(self, start: RowStart) -> None:
         """Take a row in. One that cannot run (its constraint failed) ends with ``error`` in its first plan."""
         self.drop(start.row)
         slot = self._take_slot()
-        try:
-            matcher = self._constraints.matcher(start.constraint_key) if start.constraint_key else None
-            row = Row(start, slot, self._vocabulary, matcher, jump_forward=self._jump_forward)
-        except ConstraintUnavailable as error:
-            row = self._failed_row(start, slot, str(error))
-        except Exception as error:  # a matcher's fault is its row's, not the worker's
-            row = self._failed_row(start, slot, f"the row could not be started: {type(error).__name__}: {error}")
         self._tables.start(slot, start)
         self._sampling.set(slot, start.sampling, start.logprobs)
-        self._rows[start.row] = row
+        if start.constraint_key and not self._constraints.ready(start.constraint_key):
+            self._waiting[start.row] = WaitingRow(start, slot, len(start.blocks))
+        else:
+            self._rows[start.row] = self._make_row(start, slot)
 
     def drop(self, row: int) -> None:
         """Forget a row. Idempotent."""
-        old = self._rows.pop(row, None)
+        old = self._rows.pop(row, None) or self._waiting.pop(row, None)
         if old is not None:
             self._free_slots.append(old.slot)
 
     def clear(self) -> None:
         """Forget all rows: the scheduler that sent them is gone."""
-        for row in list(self._rows):
+        for row in [*self._rows, *self._waiting]:
             self.drop(row)
 
     def close(self) -> None:
@@ -135,12 +142,33 @@ class WorkerCore:
                 np.array([copy.target for copy in plan.copies], np.int32),
                 np.array([copy.tokens for copy in plan.copies], np.int32),
             )
+        waiting = self._admit(plan) if self._waiting else []
         works = [self._work(row, planned) for planned in plan.rows if (row := self._rows.get(planned.row)) is not None]
         prompt_logprobs: dict[int, tuple[int, tuple[TokenLogprob, ...]]] = {}
         computing = [work for work in works if work.stop > work.row.computed]
         if computing:
             self._compute(computing, plan, prompt_logprobs)
-        return [self._report(work.row, prompt_logprobs.get(work.row.start.row)) for work in works]
+        elif waiting:
+            self._constraints.wait(waiting[0].start.constraint_key, COMPILE_WAIT_S)
+        results = [self._report(work.row, prompt_logprobs.get(work.row.start.row)) for work in works]
+        results += [RowResult(row.start.row, row.start.computed) for row in waiting]
+        return results
+
+    def _admit(self, plan: StepPlan) -> list[WaitingRow]:
+        """Make rows of those whose constraint is there now; the plan's rows that still wait."""
+        for waiting in list(self._waiting.values()):
+            if self._constraints.ready(waiting.start.constraint_key):
+                row = self._make_row(waiting.start, waiting.slot)
+                row.blocks = waiting.blocks
+                self._rows[waiting.start.row] = row
+                del self._waiting[waiting.start.row]
+        still: list[WaitingRow] = []
+        for planned in plan.rows:
+            held = self._waiting.get(planned.row)
+            if held is not None:
+                self._tables.update(held, planned)
+                still.append(held)
+        return still
 
     def _work(self, row: Row, planned: PlanRow) -> RowWork:
         self._tables.update(row, planned)
@@ -249,8 +277,15 @@ class WorkerCore:
             self._free_slots = list(range(self._tables.slots - 1, old - 1, -1))
         return self._free_slots.pop()
 
-    def _failed_row(self, start: RowStart, slot: int, message: str) -> Row:
-        """A row that does nothing but end."""
+    def _make_row(self, start: RowStart, slot: int) -> Row:
+        """Its constraint is ready. A row that cannot run does nothing but end."""
+        try:
+            matcher = self._constraints.matcher(start.constraint_key) if start.constraint_key else None
+            return Row(start, slot, self._vocabulary, matcher, jump_forward=self._jump_forward)
+        except ConstraintUnavailable as error:
+            message = str(error)
+        except Exception as error:  # a matcher's fault is its row's, not the worker's
+            message = f"the row could not be started: {type(error).__name__}: {error}"
         bare = msgspec.structs.replace(start, ids=b"", n_prompt=0)
         row = Row(bare, slot, self._vocabulary, None, jump_forward=False)
         row.fail(message)

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ramet.runtime.protocol.config import RuntimeConfig
@@ -57,11 +58,7 @@ class WorkerProcess:
         elif isinstance(message, Drop):
             self._core.drop(message.row)
         elif isinstance(message, Constraint):
-            self._pulse.busy()
-            failed = self._core.constraint(message.key, message.spec)
-            self._pulse.idle()
-            if failed is not None:
-                self._link.send([failed])
+            self._core.constraint(message.key, message.spec)
         elif isinstance(message, NewEpoch):
             log.info("scheduler of epoch %d", message.epoch)
             self._core.clear()
@@ -80,7 +77,7 @@ class WorkerProcess:
             message = f"{type(error).__name__}: {error}"
             self._link.send([WorkerError(plan.step, tuple(row.row for row in plan.rows), message)])
         else:
-            self._link.send([result])
+            self._link.send([result, *self._core.take_failures()])
             self._measure(result.seconds, ids)
         self._link.busy = False
         self._link.steps += 1
@@ -106,7 +103,8 @@ def build_core(config: RuntimeConfig) -> WorkerCore:
         from .model_runner import build_model
 
         runner, compile_spec = build_model(config)
-    return WorkerCore(runner, compile_spec, jump_forward=config.worker.jump_forward)
+    compiler = ThreadPoolExecutor(1, thread_name_prefix="compile")
+    return WorkerCore(runner, compile_spec, jump_forward=config.worker.jump_forward, compiler=compiler)
 
 
 def main(config: RuntimeConfig, build: Callable[[RuntimeConfig], WorkerCore] = build_core) -> None:

@@ -33,6 +33,15 @@ class Vocabulary:
         return self.token_bytes[token] if 0 <= token < len(self.token_bytes) else b""
 
 
+@dataclass
+class WaitingRow:
+    """A row whose constraint is being compiled: it has its place and its blocks, and nothing is computed."""
+
+    start: RowStart
+    slot: int
+    blocks: int
+
+
 class Row:
     """State of one row; made from its RowStart, resumed ids included. Block tables are kept by the batch builder."""
 
