@@ -21,13 +21,14 @@ from ramet.runtime.protocol.config import SchedulerConfig, WorkerConfig
 
 if TYPE_CHECKING:
     from ramet.engine_backend import EngineBackend
+    from ramet.runtime.store import ModelFolder
     from ramet.session import Session
 
 _START_S = 600.0
 
 
 class Engine:
-    """Prepares ``model`` (see ``ramet pull``), starts it, and is ready when the constructor returns.
+    """Prepares ``model`` (a name as in ``ramet pull``, or a prepared folder), starts it, and is then ready.
 
     ``options``: any field of ``SchedulerConfig`` or ``WorkerConfig`` (``kernels``, ``threads``, ``kv_tokens``,
     ``kv_dtype``, ``block_size``, ``chunk_tokens``, ``max_rows``, ``context``, ...). Use it as a context manager, or
@@ -38,7 +39,7 @@ class Engine:
 
     def __init__(
         self,
-        model: str | None = None,
+        model: str | ModelFolder | None = None,
         *,
         model_path: str | None = None,
         download: bool = True,

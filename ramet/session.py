@@ -28,9 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """``model``: any name that ``ramet.runtime.store.resolve`` takes. ``download``: fetch it if it is not there."""
+    """``model``: any name that ``ramet.runtime.store.resolve`` takes, or a folder that it has prepared. ``download``:
+    fetch it if it is not there."""
 
-    model: str = "default"
+    model: str | ModelFolder = "default"
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     download: bool = True
@@ -61,9 +62,12 @@ class Session:
         from ramet.runtime.tokenizer import Tokenizer
 
         options = self.options
-        self.folder = await asyncio.to_thread(
-            store.resolve, options.model, download=options.download, progress=options.progress
-        )
+        if isinstance(options.model, store.ModelFolder):
+            self.folder = options.model
+        else:
+            self.folder = await asyncio.to_thread(
+                store.resolve, options.model, download=options.download, progress=options.progress
+            )
         self._run_dir = Path(tempfile.mkdtemp(prefix="ramet-"))
         config = RuntimeConfig(
             model=str(self.folder.path),

@@ -323,6 +323,9 @@ class Client:
                     state.accepted = True
                     state.push(choice.finished(message))
                     self._settle(state)
+            else:  # a score that could not be computed
+                why = message.message or f"it ended with {message.reason!r}"
+                self._calls.fail(message.id, GenerationFailed(f"the score failed: {why}"))
         elif kind is Accepted:
             state = self._open.get(message.id)
             if state is not None:
