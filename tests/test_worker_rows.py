@@ -88,8 +88,8 @@ def test_resume_at_any_point_goes_on_undisturbed(request: Request, seed: int) ->
 
 @given(requests)
 def test_jump_forward_changes_no_id(request: Request) -> None:
-    """On scripts whose masks allow one id where one is forced, jumping is only quicker. (Where min_tokens bans a stop id
-    that the constraint forces, a jump takes it, and a draw has nothing left.)"""
+    """On scripts whose masks allow one id where one is forced, jumping is only quicker. (Where min_tokens bans a stop
+    id that the constraint forces, a jump takes it, and a draw has nothing left.)"""
     assume(not (request.constraint and request.min_tokens and request.stops.ids))
     on, off = alone(request), alone(request, jump_forward=False)
     assert (on.ids, on.end) == (off.ids, off.end)
