@@ -32,6 +32,11 @@ _PROOFS = (
     "uauauau",
     "suauauaua",
 )
+_CONTENTS: tuple[Callable[[int], str], ...] = (
+    lambda index: f"text {index}",
+    lambda index: f" Line {index}\nand *more*  {index}\n",
+    lambda index: f"<think>\nplan {index}\n</think>\n\nanswer {index}",  # some templates drop what was thought
+)
 _ROLE_OF = {"s": "system", "u": "user", "a": "assistant"}
 
 
@@ -149,7 +154,7 @@ def derive(render: Render, name: str, bos: str) -> RoleFragments:
     firsts = {role: text[len(prefix) :] for role, text in firsts.items()}
     fragments = RoleFragments(prefix, trims, firsts, begins, ends, prompted[len(plain) :])
     for letters in _PROOFS:
-        for content in (lambda i: f"text {i}", lambda i: f" Line {i}\nand *more*  {i}\n"):
+        for content in _CONTENTS:
             pairs = _conversation(letters, content)
             for prompt in (False, True):
                 expected = _rendered(render, pairs, prompt)

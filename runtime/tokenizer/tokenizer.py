@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 from ramet.runtime import store
-from ramet.runtime.protocol.errors import InvalidModel
+from ramet.runtime.protocol.errors import InvalidModel, InvalidRequest
 from ramet.runtime.store import ModelFolder, ModelMeta
 from ramet.runtime.tokenizer.byte_table import TokenizerFile, token_bytes
 from tokenizers import Tokenizer as HfTokenizer
@@ -53,9 +53,19 @@ class Tokenizer:
         return cls(model.tokenizer.read_text(encoding="utf-8"), model.meta)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of ``text``, without a begin-of-text id. ``special``: control tokens written in the text become their ids
-        (for text of templates); otherwise they are ordinary text, as anything that a user writes must be."""
-        ids: list[int] = (self.hf if special else self._literal).encode(text, add_special_tokens=False).ids
+        """Ids of ``text``, without a begin-of-text id. Bytes that the vocabulary cannot spell are left out.
+
+        ``special``: control tokens written in the text become their ids (for text of templates); otherwise they are
+        ordinary text, as anything that a user writes must be. Raises InvalidRequest for text that is not Unicode.
+        """
+        try:
+            ids: list[int] = (self.hf if special else self._literal).encode(text, add_special_tokens=False).ids
+        except TypeError as error:
+            if not isinstance(text, str):
+                raise
+            raise InvalidRequest(
+                "the text holds half of a surrogate pair (U+D800 to U+DFFF), which is not valid Unicode."
+            ) from error
         return ids
 
     def token_bytes(self, token: int) -> bytes:
