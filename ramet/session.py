@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -41,7 +37,7 @@ class SessionOptions:
 class Session:
     """``async with Session(options) as session``: everything is started on entry, and gone on exit.
 
-    The processes live in a private directory that only this user can read; it is removed on exit.
+    The processes end with this one, however it ends.
     """
 
     folder: ModelFolder
@@ -52,7 +48,6 @@ class Session:
 
     def __init__(self, options: SessionOptions | None = None) -> None:
         self.options = options if options is not None else SessionOptions()
-        self._run_dir: Path | None = None
 
     async def __aenter__(self) -> Session:
         from ramet.runtime import store
@@ -68,13 +63,8 @@ class Session:
             self.folder = await asyncio.to_thread(
                 store.resolve, options.model, download=options.download, progress=options.progress
             )
-        self._run_dir = Path(tempfile.mkdtemp(prefix="ramet-"))
         config = RuntimeConfig(
-            model=str(self.folder.path),
-            run_dir=str(self._run_dir),
-            scheduler=options.scheduler,
-            worker=options.worker,
-            parent_pid=os.getpid(),
+            model=str(self.folder.path), run_dir="", scheduler=options.scheduler, worker=options.worker
         )
         self.launcher = Launcher(config)
         try:
@@ -82,10 +72,10 @@ class Session:
             self.tokenizer = await asyncio.to_thread(Tokenizer.load, self.folder)
             self.template = ChatTemplate(self.folder.meta)
             await starting
-            self.client = Client(config.frontend_endpoint, self.tokenizer)
+            self.client = Client(self.launcher.config.frontend_endpoint, self.tokenizer)
             await self.client.start()
         except BaseException:
-            await asyncio.to_thread(self._stop)
+            await asyncio.to_thread(self.launcher.stop)
             raise
         return self
 
@@ -95,14 +85,7 @@ class Session:
         try:
             await self.client.close()
         finally:
-            await asyncio.to_thread(self._stop)
-
-    def _stop(self) -> None:
-        try:
-            self.launcher.stop()
-        finally:
-            if self._run_dir is not None:
-                shutil.rmtree(self._run_dir, ignore_errors=True)
+            await asyncio.to_thread(self.launcher.stop)
 
     @property
     def context(self) -> int:
