@@ -145,6 +145,7 @@ def _record(core: StateCore, expr: Gen[object], outcomes: Sequence[Outcome], beg
         first.reason,
     )
     core.calls.append(record)
+    core.run.count(record.usage)
     return record
 
 
@@ -177,6 +178,7 @@ async def select(core: StateCore, expr: Select, slot: CallSlot) -> None:
         "choice",
     )
     core.calls.append(record)
+    core.run.count(record.usage)
     core.add_text(decision.decision)
     slot.stream.append(decision.decision)
     slot.resolve(decision.decision, select_meta(scores, means, decision, record))

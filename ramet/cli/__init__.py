@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 COMMANDS: dict[str, str] = {
     "demo": "extract records from the packages installed here, with a real model",
     "extract": "documents in, one JSON record per document out",
+    "run": "run a @function of a program over many arguments",
     "serve": "start the server (OpenAI API, programs, metrics)",
     "pull": "fetch a model into the local store",
     "doctor": "what this machine has and lacks, and which setting to change",

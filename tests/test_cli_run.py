@@ -1,0 +1,109 @@
+"""``ramet run``: a program over many arguments, one record each."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from ramet.frontend_lang import Function, State, function, gen
+from ramet.frontend_lang.fake import FakeBackend
+from ramet.runtime.protocol.errors import InvalidRequest
+
+from ramet.cli.run import load_program, read_arguments, run_lines
+
+
+class Reply(BaseModel):
+    text: str
+
+
+@pytest.fixture
+def backend() -> Iterator[FakeBackend]:
+    fake = FakeBackend(lambda prompt, call: f" {len(prompt)}")
+    yield fake
+    fake.close()
+
+
+@function
+def answer(s: State[None], question: str) -> None:
+    s += question
+    s += gen("answer", max_tokens=8)
+
+
+@function
+def returned(s: State[Reply], question: str) -> Reply:
+    s += question + gen("answer", max_tokens=8)
+    if question == "raise":
+        raise ValueError("no such question")
+    return Reply(text=s["answer"])
+
+
+@function
+def forked(s: State[str], question: str) -> str:
+    s += question
+    branches = s.fork(3)
+    branches += gen("part", max_tokens=8)
+    return " ".join(branch["part"] for branch in branches)
+
+
+def records(program: Function[object], backend: FakeBackend, *questions: object) -> list[dict[str, object]]:
+    out = io.BytesIO()
+    totals = run_lines(program, [(at, {"question": text}) for at, text in enumerate(questions)], out, backend)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert totals.records == len(lines) == len(questions)
+    assert totals.valid == sum(line["status"] == "ok" for line in lines)
+    assert totals.sampled + totals.forced == sum(line["usage"]["completion_tokens"] for line in lines)
+    return lines
+
+
+def test_records_come_in_the_order_of_the_lines(backend: FakeBackend) -> None:
+    lines = records(answer, backend, *("x" * length for length in range(1, 51)))
+    assert [line["id"] for line in lines] == list(range(50))
+    assert [line["value"] for line in lines] == [{"answer": f" {length}"} for length in range(1, 51)]
+
+
+def test_a_failing_call_does_not_harm_the_rest(backend: FakeBackend) -> None:
+    first, second, third = records(returned, backend, "a", "raise", "b")
+    assert first["value"] == third["value"] == {"text": " 1"}
+    assert second["status"] == "error" and "no such question" in str(second["error"])
+
+
+def test_forks_count(backend: FakeBackend) -> None:
+    [line] = records(forked, backend, "abc")
+    assert line["value"] == " 3  3  3"
+    assert line["usage"]["completion_tokens"] == 3 * len(" 3")  # type: ignore[index]
+
+
+def test_wrong_arguments_are_that_lines_error(backend: FakeBackend) -> None:
+    out = io.BytesIO()
+    totals = run_lines(answer, [(0, {"qestion": "x"}), (1, {"question": "x"})], out, backend)
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
+    assert first["status"] == "error" and "question" in first["error"]
+    assert second["status"] == "ok" and totals.valid == 1
+
+
+def test_ids_are_the_lines_own(tmp_path: Path) -> None:
+    path = tmp_path / "args.jsonl"
+    path.write_text('{"id": "a", "q": 1}\n\n{"q": 2}\n')
+    assert list(read_arguments(path, ["q"])) == [("a", {"q": 1}), (1, {"q": 2})]
+    assert list(read_arguments(path, ["q", "id"])) == [(0, {"id": "a", "q": 1}), (1, {"q": 2})]
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "3"])
+def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "args.jsonl"
+    path.write_text('{"q": 1}\n' + line)
+    with pytest.raises(InvalidRequest, match="line 2"):
+        list(read_arguments(path, ["q"]))
+
+
+def test_programs_are_named_by_file_and_function(tmp_path: Path) -> None:
+    path = tmp_path / "named_program.py"
+    path.write_text("import ramet\n@ramet.function\ndef hello(s, q):\n    s += q\n")
+    assert load_program(f"{path}:hello").name == "hello"
+    for wrong in (f"{path}:goodbye", str(path), f"{tmp_path}/absent.py:hello"):
+        with pytest.raises(InvalidRequest, match=r"hello|file\.py:function|is not there"):
+            load_program(wrong)
