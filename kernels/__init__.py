@@ -1,0 +1,5 @@
+"""One op set, several implementations: ``ops`` is the contract, ``cpu`` is C++, ``reference`` torch."""
+
+from ramet.kernels.select import select
+
+__all__ = ["select"]

@@ -1,0 +1,214 @@
+// Attention over paged KV in segments of 64 keys, written once for every lane; the products are in scores.hpp.
+#pragma once
+
+#include <math.h>
+
+#include "scores.hpp"
+#include "types.hpp"
+#include "vec.hpp"
+
+namespace {
+
+// Where the keys and values of a segment lie, tile by tile, in the type that the products read.
+struct Segment {
+    const Number* keys[4];
+    const Number* values[4];
+    float key_scale[SEGMENT];  // I8 only
+    float value_scale[SEGMENT];
+    int tiles;  // with at least one filled slot
+};
+
+// Running state and workspace of an item: laid out in the caller's scratch.
+struct Work {
+    Number* q;        // [MAX_QUERIES + 16][width]
+    float* s;         // [MAX_QUERIES + 16][64] scores, then probabilities
+    Number* p;        // [MAX_QUERIES + 16][64] probabilities as the products read them
+    float* part;      // [MAX_QUERIES + 16][width] what a segment gives
+    float* o;         // [MAX_QUERIES][width] running
+    float* l;         // [MAX_QUERIES][16] running sums, lane by lane
+    float* lpart;     // the segment's
+    float* m;         // [MAX_QUERIES] running maximum
+    float* mpart;     // the segment's; -inf: no key of it is visible
+    Number* keys;     // [64][width] staged
+    Number* values;   // [64][width]
+    static constexpr int ROWS = MAX_QUERIES + 16;
+
+    static size_t bytes(int width) {
+        const size_t rows = ROWS;
+        return sizeof(Number) * (rows * width + rows * 64 + 2 * 64 * (size_t)width) +
+               4 * (rows * 64 + 2 * rows * width + 2 * rows * 16 + 2 * rows) + 16 * 64;
+    }
+    Work(void* scratch, int width) {
+        uint8_t* at = (uint8_t*)scratch;
+        auto take = [&at](size_t size) {
+            uint8_t* here = at;
+            at += (size + 63) / 64 * 64;
+            return here;
+        };
+        const size_t rows = ROWS;
+        q = (Number*)take(sizeof(Number) * rows * width);
+        s = (float*)take(4 * rows * 64);
+        p = (Number*)take(sizeof(Number) * rows * 64);
+        part = (float*)take(4 * rows * width);
+        o = (float*)take(4 * rows * width);
+        l = (float*)take(4 * rows * 16);
+        lpart = (float*)take(4 * rows * 16);
+        m = (float*)take(4 * rows);
+        mpart = (float*)take(4 * rows);
+        keys = (Number*)take(sizeof(Number) * 64 * width);
+        values = (Number*)take(sizeof(Number) * 64 * width);
+    }
+};
+
+size_t attend_scratch(int width) { return Work::bytes(width); }
+
+// The unit and slot of a position.
+RAMET_INLINE const uint8_t* unit_of(const AttentionArgs& a, const AttentionRun& run, int position, int& slot) {
+    slot = position % a.kv->block;
+    return a.kv->at(a.layer, run.table[position / a.kv->block], a.kv_head);
+}
+
+// Keys and values of segment `seg`, in place where they can be read there, else staged. Values of slots that are not
+// filled are staged as zeros; their keys may be anything (their scores are replaced before use).
+void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work& w, Segment& out) {
+    const Kv& kv = *a.kv;
+    const int base = seg * SEGMENT;
+    const int filled = run.context - base < SEGMENT ? run.context - base : SEGMENT;
+    out.tiles = (filled + TILE - 1) / TILE;
+    const bool in_place = kv.block >= TILE && stored_as_number(kv);
+    if (kv.type == KvType::I8) {
+        for (int i = 0; i < filled; ++i) {
+            int slot;
+            const float* scales = (const float*)(unit_of(a, run, base + i, slot) + kv.scales());
+            out.key_scale[i] = scales[slot];
+            out.value_scale[i] = scales[kv.block + slot];
+        }
+        for (int i = filled; i < SEGMENT; ++i) out.key_scale[i] = out.value_scale[i] = 0;
+    }
+    for (int t = 0; t < out.tiles; ++t) {
+        const int first = base + t * TILE;
+        const int here = filled - t * TILE < TILE ? filled - t * TILE : TILE;
+        out.keys[t] = w.keys + (size_t)t * TILE * kv.width;
+        out.values[t] = w.values + (size_t)t * TILE * kv.width;
+        if (kv.block < TILE) {
+            for (int i = 0; i < TILE; ++i) {
+                int slot = 0;
+                const uint8_t* unit = i < here ? unit_of(a, run, first + i, slot) : nullptr;
+                stage_slot(kv, unit, slot, w.keys, w.values, t * TILE + i);
+            }
+            continue;
+        }
+        int slot;
+        const uint8_t* unit = unit_of(a, run, first, slot);
+        const size_t offset = (size_t)slot * kv.width * kv.size;
+        const uint8_t* keys = unit + offset;
+        const uint8_t* values = unit + kv.values() + offset;
+        if (in_place) {
+            out.keys[t] = (const Number*)keys;
+        } else {
+            widen(kv, keys, (size_t)TILE * kv.width, w.keys + (size_t)t * TILE * kv.width);
+        }
+        if (in_place && here == TILE && !VALUES_STAGED) {
+            out.values[t] = (const Number*)values;
+        } else {
+            widen(kv, values, (size_t)TILE * kv.width, w.values + (size_t)t * TILE * kv.width);
+            if (here < TILE) clear_values(kv.width, w.values + (size_t)t * TILE * kv.width, here);
+        }
+    }
+}
+
+// Scores of one query to probabilities relative to the segment's maximum. Keys [lo, hi) of the segment are visible.
+RAMET_INLINE void soften(const AttentionArgs& a, const Segment& seg, Work& w, int q, int lo, int hi) {
+    float* s = w.s + (size_t)q * SEGMENT;
+    Number* p = w.p + (size_t)q * SEGMENT;
+    if (hi <= lo) {
+        w.mpart[q] = -INFINITY;
+        for (int j = 0; j < 4; ++j) st_number(p + j * 16, set(0));
+        st(w.lpart + q * 16, set(0));
+        return;
+    }
+    const F scale = set(a.scale);
+    F v[4];
+    for (int j = 0; j < 4; ++j) {
+        if (j * 16 >= hi || j * 16 + 16 <= lo) {
+            v[j] = set(-INFINITY);
+            continue;
+        }
+        v[j] = ld(s + j * 16);
+        if (a.kv->type == KvType::I8) v[j] = v[j] * ld(seg.key_scale + j * 16);
+        v[j] = v[j] * scale;
+        if (j * 16 + 16 > hi || j * 16 < lo) {
+            const F index = ld(COUNT);
+            v[j] = if_less(index, set((float)(hi - j * 16)), v[j], set(-INFINITY));
+            v[j] = if_less(index, set((float)(lo - j * 16)), set(-INFINITY), v[j]);
+        }
+    }
+    const float peak = largest(max(max(v[0], v[1]), max(v[2], v[3])));
+    const F m = set(peak);
+    for (int j = 0; j < 4; ++j) v[j] = exp(v[j] - m);
+    st(w.lpart + q * 16, (v[0] + v[1]) + (v[2] + v[3]));
+    for (int j = 0; j < 4; ++j) {
+        if (a.kv->type == KvType::I8) v[j] = v[j] * ld(seg.value_scale + j * 16);
+        st_number(p + j * 16, v[j]);
+    }
+    w.mpart[q] = peak;
+}
+
+// The segment's part into the running state: state = state * e^(m - m') + part * e^(mpart - m').
+RAMET_INLINE void merge(Work& w, int q, int width) {
+    if (w.mpart[q] == -INFINITY) return;
+    const float m = w.m[q] > w.mpart[q] ? w.m[q] : w.mpart[q];
+    float factors[16] = {w.m[q] - m, w.mpart[q] - m};
+    st(factors, exp(ld(factors)));
+    const F old = set(factors[0]), fresh = set(factors[1]);
+    w.m[q] = m;
+    st(w.l + q * 16, fma(ld(w.l + q * 16), old, ld(w.lpart + q * 16) * fresh));
+    float* o = w.o + (size_t)q * width;
+    const float* part = w.part + (size_t)q * width;
+    for (int e = 0; e < width; e += 16) st(o + e, fma(ld(o + e), old, ld(part + e) * fresh));
+}
+
+void attend(const AttentionArgs& a, void* scratch) {
+    const AttentionItem& item = *a.item;
+    const int width = a.kv->width, per = a.per_token;
+    Work w(scratch, width);
+    const int queries = item.tokens * per;
+    for (int q = 0; q < queries; ++q) {
+        const float* from = a.q + (size_t)item.token[q / per] * a.ldq + (a.kv_head * per + q % per) * width;
+        for (int e = 0; e < width; e += 16) st_number(w.q + (size_t)q * width + e, ld(from + e));
+        for (int e = 0; e < width; e += 16) st(w.o + (size_t)q * width + e, set(0));
+        st(w.l + q * 16, set(0));
+        w.m[q] = -INFINITY;
+    }
+    for (int i = 0; i < item.runs; ++i) {
+        const AttentionRun& run = a.runs[item.first_run + i];
+        int first = run.seg0;
+        if (a.window > 0) {
+            int lowest = item.position[run.q0 / per];
+            for (int q = run.q0; q < run.q1; q += per)
+                lowest = item.position[q / per] < lowest ? item.position[q / per] : lowest;
+            const int start = (lowest - a.window + 1) / SEGMENT;
+            first = lowest >= a.window && start > first ? start : first;
+        }
+        for (int s = first; s < run.seg1; ++s) {
+            Segment seg;
+            stage(a, run, s, w, seg);
+            scores(seg.keys, seg.tiles, width, w.q, run.q0, run.q1, w.s);
+            for (int q = run.q0; q < run.q1; ++q) {
+                const int position = item.position[q / per], base = s * SEGMENT;
+                const int hi = position + 1 - base < SEGMENT ? position + 1 - base : SEGMENT;
+                const int lo = a.window > 0 && position - a.window + 1 > base ? position - a.window + 1 - base : 0;
+                soften(a, seg, w, q, lo, hi);
+            }
+            weigh(seg.values, seg.tiles, width, w.p, run.q0, run.q1, w.part);
+            for (int q = run.q0; q < run.q1; ++q) merge(w, q, width);
+        }
+    }
+    for (int q = 0; q < queries; ++q) {
+        float* to = a.out + (size_t)item.token[q / per] * a.ldo + (a.kv_head * per + q % per) * width;
+        const F inverse = set(1.0f / sum(ld(w.l + q * 16)));
+        for (int e = 0; e < width; e += 16) st(to + e, ld(w.o + (size_t)q * width + e) * inverse);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,176 @@
+// Row-wise kernels, written once for every lane.
+#pragma once
+
+#include <math.h>
+
+#include "types.hpp"
+#include "vec.hpp"
+
+namespace {
+using namespace ramet;
+
+void norm(const float* x, const float* weight, float eps, int n, float* out) {
+    F s[2] = {set(0), set(0)};
+    int i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const F a = ld(x + i), b = ld(x + i + 16);
+        s[0] = fma(a, a, s[0]);
+        s[1] = fma(b, b, s[1]);
+    }
+    float total = sum(s[0] + s[1]);
+    for (int j = i; j < n; ++j) total += x[j] * x[j];
+    const float inverse = 1.0f / __builtin_sqrtf(total / (float)n + eps);
+    for (i = 0; i + 16 <= n; i += 16) st(out + i, ld(x + i) * set(inverse) * ld(weight + i));
+    for (; i < n; ++i) out[i] = x[i] * inverse * weight[i];
+}
+
+void quantise(const float* x, const Act& to, int row, int block, int count) {
+    const int blocks = to.blocks();
+    int8_t* q = to.q + (size_t)row * to.k;
+    x -= block * QBLOCK;
+    for (int b = block; b < block + count; ++b) {
+        const F lo = ld(x + b * 32), hi = ld(x + b * 32 + 16);
+        const float peak = largest(max(abs(lo), abs(hi)));
+        const float scale = peak / 127.0f;
+        const F inverse = set(peak > 0 ? 127.0f / peak : 0.0f);
+        const I a = to_i(lo * inverse), c = to_i(hi * inverse);
+        st_i8(q + b * 32, a);
+        st_i8(q + b * 32 + 16, c);
+        const int32_t first = sum(a), second = sum(c);
+        to.sums[((size_t)row * blocks + b) * 2] = first;
+        to.sums[((size_t)row * blocks + b) * 2 + 1] = second;
+        to.scale[(size_t)row * blocks + b] = scale;
+        to.scaled[(size_t)row * blocks + b] = scale * (float)(first + second);
+    }
+}
+
+RAMET_INLINE F silu(F x) { return x / (set(1.0f) + exp(set(0.0f) - x)); }
+
+void silu_mul(const float* gate, const float* up, int n, float* out) {
+    int i = 0;
+    for (; i + 16 <= n; i += 16) st(out + i, silu(ld(gate + i)) * ld(up + i));
+    if (i < n) {
+        float g[16] = {}, u[16] = {};
+        for (int j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j];
+        st(g, silu(ld(g)) * ld(u));
+        for (int j = i; j < n; ++j) out[j] = g[j - i];
+    }
+}
+
+void add(const float* a, const float* b, int n, float* out) {
+    for (int i = 0; i < n; ++i) out[i] = a[i] + b[i];
+}
+
+void rope(float* x, const float* cosine, const float* sine, int half, bool interleaved) {
+    if (interleaved) {
+        for (int i = 0; i < half; ++i) {
+            const float a = x[2 * i], b = x[2 * i + 1];
+            x[2 * i] = a * cosine[i] - b * sine[i];
+            x[2 * i + 1] = a * sine[i] + b * cosine[i];
+        }
+        return;
+    }
+    for (int i = 0; i < half; ++i) {
+        const float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = a * sine[i] + b * cosine[i];
+    }
+}
+
+template <class T, class Convert>
+void store_as(const Kv& kv, uint8_t* unit, int slot, const float* k, const float* v, Convert convert) {
+    T* keys = (T*)unit;
+    T* values = (T*)(unit + kv.values());
+    for (int e = 0; e < kv.width; ++e) {
+        if (k) keys[kv.key_index(slot, e)] = convert(k[e]);
+        if (v) values[kv.value_index(slot, e)] = convert(v[e]);
+    }
+}
+
+// One scale for the whole vector: its largest magnitude / 127.
+float scale_of(const float* x, int n) {
+    float peak = 0;
+    for (int i = 0; i < n; ++i) peak = __builtin_fabsf(x[i]) > peak ? __builtin_fabsf(x[i]) : peak;
+    return peak / 127.0f;
+}
+
+void store(const Kv& kv, int layer, int head, int block, int slot, const float* k, const float* v) {
+    uint8_t* unit = kv.at(layer, block, head);
+    switch (kv.type) {
+        case KvType::F32:
+            store_as<float>(kv, unit, slot, k, v, [](float x) { return x; });
+            break;
+        case KvType::BF16:
+            store_as<uint16_t>(kv, unit, slot, k, v, f32_to_bf16);
+            break;
+        case KvType::F16:
+            store_as<uint16_t>(kv, unit, slot, k, v, f32_to_f16);
+            break;
+        case KvType::I8: {
+            float* scales = (float*)(unit + kv.scales());
+            for (int part = 0; part < 2; ++part) {
+                const float* x = part ? v : k;
+                if (!x) continue;
+                int8_t* to = (int8_t*)unit + (part ? kv.values() : 0);
+                const float scale = scale_of(x, kv.width), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+                for (int e = 0; e < kv.width; ++e)
+                    to[part ? kv.value_index(slot, e) : kv.key_index(slot, e)] = (int8_t)__builtin_lrintf(x[e] * inverse);
+                scales[part * kv.block + slot] = scale;
+            }
+            break;
+        }
+    }
+}
+
+int argmax(const float* x, int n) {
+    F best = set(-INFINITY);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) best = max(ld(x + i), best);
+    float top = largest(best);
+    for (; i < n; ++i) top = x[i] > top ? x[i] : top;
+    for (i = 0; i < n; ++i)
+        if (x[i] == top) return i;
+    return 0;
+}
+
+float maximum(const float* x, int n) {
+    F best = set(-INFINITY);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) best = max(ld(x + i), best);
+    float top = largest(best);
+    for (; i < n; ++i) top = x[i] > top ? x[i] : top;
+    return top;
+}
+
+double sum_exp(const float* x, int n, float shift) {
+    double total = 0;
+    for (int start = 0; start < n; start += 1024) {
+        const int stop = start + 1024 < n ? start + 1024 : n;
+        F s[2] = {set(0), set(0)};
+        int i = start;
+        for (; i + 32 <= stop; i += 32) {
+            s[0] = s[0] + exp(ld(x + i) - set(shift));
+            s[1] = s[1] + exp(ld(x + i + 16) - set(shift));
+        }
+        for (; i < stop; i += 16) {
+            float rest[16];
+            for (int j = 0; j < 16; ++j) rest[j] = i + j < stop ? x[i + j] : -INFINITY;
+            s[0] = s[0] + exp(ld(rest) - set(shift));
+        }
+        total += (double)sum(s[0] + s[1]);
+    }
+    return total;
+}
+
+void exp_shifted(const float* x, int n, float shift, float factor, float* out) {
+    int i = 0;
+    for (; i + 16 <= n; i += 16) st(out + i, exp((ld(x + i) - set(shift)) * set(factor)));
+    if (i < n) {
+        float rest[16];
+        for (int j = 0; j < 16; ++j) rest[j] = i + j < n ? x[i + j] : -INFINITY;
+        st(rest, exp((ld(rest) - set(shift)) * set(factor)));
+        for (int j = 0; i + j < n; ++j) out[i + j] = rest[j];
+    }
+}
+
+}  // namespace

@@ -1,0 +1,23 @@
+// Weights from the layouts of GGUF to the tiles that the lanes read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "types.hpp"
+
+namespace ramet {
+
+// Layout of a weight of GGUF type `kind` ("Q4_1", "F32", ...) and shape [n, k]; data is null. Throws std::invalid_argument.
+Weight plan(const std::string& kind, int n, int k);
+
+inline size_t packed_bytes(const Weight& w) { return (size_t)w.tiles * w.tile_bytes; }
+size_t raw_row_bytes(const std::string& kind, int k);
+
+// Fills `to` (packed_bytes, exact values, padded columns zero) from n raw rows.
+void pack(const Weight& w, const std::string& kind, const uint8_t* raw, uint8_t* to);
+
+// Row `row` of the matrix as floats.
+void unpack_row(const Weight& w, int row, float* out);
+
+}  // namespace ramet

@@ -1,0 +1,109 @@
+// The two products of attention: scores = q . keys and part = probabilities . values, per lane.
+//
+// Number is what the products read: bf16 in pairs where the lane has the bf16 dot product and the cache holds bf16 or
+// int8 (PAIRS), else float. A lane that has both is compiled with both, in two namespaces: see lane_avx512.cpp.
+#pragma once
+
+#include "types.hpp"
+#include "vec.hpp"
+
+namespace {
+
+using namespace ramet;
+
+alignas(64) const float COUNT[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+using Number = float;
+constexpr bool VALUES_STAGED = false;
+
+RAMET_INLINE bool stored_as_number(const Kv& kv) { return kv.type == KvType::F32; }
+RAMET_INLINE void st_number(float* p, F a) { st(p, a); }
+
+// n stored numbers (a multiple of 16) as floats.
+RAMET_INLINE void widen(const Kv& kv, const uint8_t* from, size_t n, float* to) {
+    for (size_t i = 0; i < n; i += 16) {
+        switch (kv.type) {
+            case KvType::F32:
+                st(to + i, ld((const float*)from + i));
+                break;
+            case KvType::BF16:
+                st(to + i, ld_bf16((const uint16_t*)from + i));
+                break;
+            case KvType::F16:
+                st(to + i, ld_f16((const uint16_t*)from + i));
+                break;
+            case KvType::I8:
+                st(to + i, ld_i8((const int8_t*)from + i));
+                break;
+        }
+    }
+}
+
+RAMET_INLINE float widen_one(const Kv& kv, const uint8_t* from, size_t i) {
+    switch (kv.type) {
+        case KvType::F32:
+            return ((const float*)from)[i];
+        case KvType::BF16:
+            return bf16_to_f32(((const uint16_t*)from)[i]);
+        case KvType::F16:
+            return f16_to_f32(((const uint16_t*)from)[i]);
+        default:
+            return ((const int8_t*)from)[i];
+    }
+}
+
+// One slot of a block shorter than a tile to place `to` of the segment; unit null: zeros.
+RAMET_INLINE void stage_slot(const Kv& kv, const uint8_t* unit, int slot, float* keys, float* values, int to) {
+    float* k = keys + (size_t)(to / TILE) * TILE * kv.width + to % TILE;
+    float* v = values + (size_t)to * kv.width;
+    for (int e = 0; e < kv.width; ++e) {
+        k[(size_t)e * TILE] = unit ? widen_one(kv, unit, kv.key_index(slot, e)) : 0.0f;
+        v[e] = unit ? widen_one(kv, unit + kv.values(), kv.value_index(slot, e)) : 0.0f;
+    }
+}
+
+RAMET_INLINE void clear_values(int width, float* tile, int from) {
+    for (int i = from * width; i < TILE * width; i += 16) st(tile + i, set(0));
+}
+
+template <int R>
+RAMET_INLINE void score_rows(const float* keys, int width, const float* q, float* s) {
+    F acc[R];
+    for (int r = 0; r < R; ++r) acc[r] = set(0);
+    for (int e = 0; e < width; ++e) {
+        const F k = ld(keys + (size_t)e * TILE);
+        for (int r = 0; r < R; ++r) acc[r] = fma(k, set(q[(size_t)r * width + e]), acc[r]);
+    }
+    for (int r = 0; r < R; ++r) st(s + (size_t)r * SEGMENT, acc[r]);
+}
+
+void scores(const float* const* keys, int tiles, int width, const float* q, int q0, int q1, float* s) {
+    for (int t = 0; t < tiles; ++t) {
+        int i = q0;
+        for (; i + 6 <= q1; i += 6) score_rows<6>(keys[t], width, q + (size_t)i * width, s + (size_t)i * SEGMENT + t * TILE);
+        for (; i + 3 <= q1; i += 3) score_rows<3>(keys[t], width, q + (size_t)i * width, s + (size_t)i * SEGMENT + t * TILE);
+        for (; i < q1; ++i) score_rows<1>(keys[t], width, q + (size_t)i * width, s + (size_t)i * SEGMENT + t * TILE);
+    }
+}
+
+template <int R>
+RAMET_INLINE void weigh_rows(const float* const* values, int tiles, int width, const float* p, float* out) {
+    for (int e = 0; e < width; e += 16) {
+        F acc[R];
+        for (int r = 0; r < R; ++r) acc[r] = set(0);
+        for (int t = 0; t < tiles; ++t)
+            for (int i = 0; i < TILE; ++i) {
+                const F v = ld(values[t] + (size_t)i * width + e);
+                for (int r = 0; r < R; ++r) acc[r] = fma(v, set(p[(size_t)r * SEGMENT + t * TILE + i]), acc[r]);
+            }
+        for (int r = 0; r < R; ++r) st(out + (size_t)r * width + e, acc[r]);
+    }
+}
+
+void weigh(const float* const* values, int tiles, int width, const float* p, int q0, int q1, float* out) {
+    int i = q0;
+    for (; i + 6 <= q1; i += 6) weigh_rows<6>(values, tiles, width, p + (size_t)i * SEGMENT, out + (size_t)i * width);
+    for (; i + 3 <= q1; i += 3) weigh_rows<3>(values, tiles, width, p + (size_t)i * SEGMENT, out + (size_t)i * width);
+    for (; i < q1; ++i) weigh_rows<1>(values, tiles, width, p + (size_t)i * SEGMENT, out + (size_t)i * width);
+}
+
+}  // namespace

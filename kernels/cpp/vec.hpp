@@ -1,0 +1,347 @@
+// Sixteen floats (F) and sixteen int32 (I) at a time, in the registers of the lane that includes this header.
+//
+// The same operations in the same order stand behind every name, so a kernel written with them gives the same bits in
+// the AVX-512 and AVX2 lanes (the portable lane rounds the product of a fused multiply-add where the target has none).
+// Everything here has internal linkage: each lane is compiled with its own flags, and no two may share a function.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "half.hpp"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define RAMET_INLINE static inline __attribute__((always_inline))
+
+namespace {
+
+#if defined(__AVX512F__)
+
+struct F {
+    __m512 v;
+};
+struct I {
+    __m512i v;
+};
+
+RAMET_INLINE F ld(const float* p) { return {_mm512_loadu_ps(p)}; }
+RAMET_INLINE void st(float* p, F a) { _mm512_storeu_ps(p, a.v); }
+RAMET_INLINE F set(float x) { return {_mm512_set1_ps(x)}; }
+RAMET_INLINE F operator+(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
+RAMET_INLINE F operator-(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
+RAMET_INLINE F operator*(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
+RAMET_INLINE F operator/(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
+RAMET_INLINE F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+RAMET_INLINE F fnma(F a, F b, F c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+RAMET_INLINE F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
+RAMET_INLINE F min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
+RAMET_INLINE F abs(F a) { return {_mm512_abs_ps(a.v)}; }
+// a where x < y, else b
+RAMET_INLINE F if_less(F x, F y, F a, F b) {
+    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_LT_OQ), b.v, a.v)};
+}
+RAMET_INLINE F round(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+RAMET_INLINE F to_f(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
+RAMET_INLINE I to_i(F a) { return {_mm512_cvtps_epi32(a.v)}; }
+RAMET_INLINE I ldi(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+RAMET_INLINE I seti(int32_t x) { return {_mm512_set1_epi32(x)}; }
+RAMET_INLINE I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
+RAMET_INLINE F exponent(I n) { return {_mm512_castsi512_ps(_mm512_slli_epi32(n.v, 23))}; }
+RAMET_INLINE void st_i8(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a.v)); }
+RAMET_INLINE F ld_i8(const int8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
+}
+RAMET_INLINE F ld_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+RAMET_INLINE void st_f16(uint16_t* p, F a) {
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+RAMET_INLINE F ld_bf16(const uint16_t* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
+}
+RAMET_INLINE float sum(F a) {
+    __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+RAMET_INLINE float largest(F a) { return _mm512_reduce_max_ps(a.v); }
+RAMET_INLINE int32_t sum(I a) { return _mm512_reduce_add_epi32(a.v); }
+
+#elif defined(__AVX2__)
+
+struct F {
+    __m256 v[2];
+};
+struct I {
+    __m256i v[2];
+};
+
+#define RAMET_PAIR(expr0, expr1) {{expr0, expr1}}
+RAMET_INLINE F ld(const float* p) { return RAMET_PAIR(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+RAMET_INLINE void st(float* p, F a) {
+    _mm256_storeu_ps(p, a.v[0]);
+    _mm256_storeu_ps(p + 8, a.v[1]);
+}
+RAMET_INLINE F set(float x) { return RAMET_PAIR(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
+RAMET_INLINE F operator+(F a, F b) {
+    return RAMET_PAIR(_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1]));
+}
+RAMET_INLINE F operator-(F a, F b) {
+    return RAMET_PAIR(_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1]));
+}
+RAMET_INLINE F operator*(F a, F b) {
+    return RAMET_PAIR(_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1]));
+}
+RAMET_INLINE F operator/(F a, F b) {
+    return RAMET_PAIR(_mm256_div_ps(a.v[0], b.v[0]), _mm256_div_ps(a.v[1], b.v[1]));
+}
+RAMET_INLINE F fma(F a, F b, F c) {
+    return RAMET_PAIR(_mm256_fmadd_ps(a.v[0], b.v[0], c.v[0]), _mm256_fmadd_ps(a.v[1], b.v[1], c.v[1]));
+}
+RAMET_INLINE F fnma(F a, F b, F c) {
+    return RAMET_PAIR(_mm256_fnmadd_ps(a.v[0], b.v[0], c.v[0]), _mm256_fnmadd_ps(a.v[1], b.v[1], c.v[1]));
+}
+RAMET_INLINE F max(F a, F b) {
+    return RAMET_PAIR(_mm256_max_ps(a.v[0], b.v[0]), _mm256_max_ps(a.v[1], b.v[1]));
+}
+RAMET_INLINE F min(F a, F b) {
+    return RAMET_PAIR(_mm256_min_ps(a.v[0], b.v[0]), _mm256_min_ps(a.v[1], b.v[1]));
+}
+RAMET_INLINE F abs(F a) {
+    const __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    return RAMET_PAIR(_mm256_and_ps(a.v[0], m), _mm256_and_ps(a.v[1], m));
+}
+RAMET_INLINE F if_less(F x, F y, F a, F b) {
+    return RAMET_PAIR(_mm256_blendv_ps(b.v[0], a.v[0], _mm256_cmp_ps(x.v[0], y.v[0], _CMP_LT_OQ)),
+                      _mm256_blendv_ps(b.v[1], a.v[1], _mm256_cmp_ps(x.v[1], y.v[1], _CMP_LT_OQ)));
+}
+RAMET_INLINE F round(F a) {
+    return RAMET_PAIR(_mm256_round_ps(a.v[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                      _mm256_round_ps(a.v[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+RAMET_INLINE F to_f(I a) { return RAMET_PAIR(_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])); }
+RAMET_INLINE I to_i(F a) { return RAMET_PAIR(_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1])); }
+RAMET_INLINE I ldi(const int32_t* p) {
+    return RAMET_PAIR(_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 8)));
+}
+RAMET_INLINE I seti(int32_t x) { return RAMET_PAIR(_mm256_set1_epi32(x), _mm256_set1_epi32(x)); }
+RAMET_INLINE I operator+(I a, I b) {
+    return RAMET_PAIR(_mm256_add_epi32(a.v[0], b.v[0]), _mm256_add_epi32(a.v[1], b.v[1]));
+}
+RAMET_INLINE F exponent(I n) {
+    return RAMET_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(n.v[0], 23)),
+                      _mm256_castsi256_ps(_mm256_slli_epi32(n.v[1], 23)));
+}
+RAMET_INLINE void st_i8(int8_t* p, I a) {
+    __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.v[0], a.v[1]), 0xd8);
+    _mm_storeu_si128((__m128i*)p, _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+}
+RAMET_INLINE F ld_i8(const int8_t* p) {
+    __m128i b = _mm_loadu_si128((const __m128i*)p);
+    return RAMET_PAIR(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+                      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8))));
+}
+RAMET_INLINE F ld_f16(const uint16_t* p) {
+    return RAMET_PAIR(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
+                      _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8))));
+}
+RAMET_INLINE void st_f16(uint16_t* p, F a) {
+    _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.v[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(a.v[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+RAMET_INLINE F ld_bf16(const uint16_t* p) {
+    __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+    __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(p + 8)));
+    return RAMET_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16)));
+}
+RAMET_INLINE float sum(F a) {
+    __m256 b = _mm256_add_ps(a.v[0], a.v[1]);
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+RAMET_INLINE float largest(F a) {
+    __m256 b = _mm256_max_ps(a.v[0], a.v[1]);
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+RAMET_INLINE int32_t sum(I a) {
+    __m256i b = _mm256_add_epi32(a.v[0], a.v[1]);
+    __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+#else
+
+typedef float f4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+struct F {
+    f4 v[4];
+};
+struct I {
+    i4 v[4];
+};
+
+#define RAMET_EACH(expr)          \
+    for (int k = 0; k < 4; ++k) { \
+        expr;                     \
+    }
+RAMET_INLINE F ld(const float* p) {
+    F r;
+    memcpy(&r, p, 64);
+    return r;
+}
+RAMET_INLINE void st(float* p, F a) { memcpy(p, &a, 64); }
+RAMET_INLINE F set(float x) {
+    F r;
+    RAMET_EACH(r.v[k] = (f4{x, x, x, x}))
+    return r;
+}
+RAMET_INLINE F operator+(F a, F b) {
+    RAMET_EACH(a.v[k] += b.v[k])
+    return a;
+}
+RAMET_INLINE F operator-(F a, F b) {
+    RAMET_EACH(a.v[k] -= b.v[k])
+    return a;
+}
+RAMET_INLINE F operator*(F a, F b) {
+    RAMET_EACH(a.v[k] *= b.v[k])
+    return a;
+}
+RAMET_INLINE F operator/(F a, F b) {
+    RAMET_EACH(a.v[k] /= b.v[k])
+    return a;
+}
+#if defined(__FMA__) || defined(__aarch64__)
+RAMET_INLINE F fma(F a, F b, F c) {
+    RAMET_EACH(for (int j = 0; j < 4; ++j) c.v[k][j] = __builtin_fmaf(a.v[k][j], b.v[k][j], c.v[k][j]))
+    return c;
+}
+RAMET_INLINE F fnma(F a, F b, F c) {
+    RAMET_EACH(for (int j = 0; j < 4; ++j) c.v[k][j] = __builtin_fmaf(-a.v[k][j], b.v[k][j], c.v[k][j]))
+    return c;
+}
+#else
+RAMET_INLINE F fma(F a, F b, F c) {
+    RAMET_EACH(c.v[k] += a.v[k] * b.v[k])
+    return c;
+}
+RAMET_INLINE F fnma(F a, F b, F c) {
+    RAMET_EACH(c.v[k] -= a.v[k] * b.v[k])
+    return c;
+}
+#endif
+// As the machine instruction does: b where the two do not compare.
+RAMET_INLINE F max(F a, F b) {
+    RAMET_EACH(a.v[k] = a.v[k] > b.v[k] ? a.v[k] : b.v[k])
+    return a;
+}
+RAMET_INLINE F min(F a, F b) {
+    RAMET_EACH(a.v[k] = a.v[k] < b.v[k] ? a.v[k] : b.v[k])
+    return a;
+}
+RAMET_INLINE F abs(F a) {
+    RAMET_EACH(a.v[k] = (f4)((i4)a.v[k] & 0x7fffffff))
+    return a;
+}
+RAMET_INLINE F if_less(F x, F y, F a, F b) {
+    RAMET_EACH(a.v[k] = x.v[k] < y.v[k] ? a.v[k] : b.v[k])
+    return a;
+}
+// Nearest, ties to even, for |a| < 2^22: all that is asked of it.
+RAMET_INLINE F round(F a) {
+    RAMET_EACH(a.v[k] = (a.v[k] + 12582912.0f) - 12582912.0f)
+    return a;
+}
+RAMET_INLINE F to_f(I a) {
+    F r;
+    RAMET_EACH(r.v[k] = __builtin_convertvector(a.v[k], f4))
+    return r;
+}
+RAMET_INLINE I to_i(F a) {
+    I r;
+    a = round(a);
+    RAMET_EACH(r.v[k] = __builtin_convertvector(a.v[k], i4))
+    return r;
+}
+RAMET_INLINE I ldi(const int32_t* p) {
+    I r;
+    memcpy(&r, p, 64);
+    return r;
+}
+RAMET_INLINE I seti(int32_t x) {
+    I r;
+    RAMET_EACH(r.v[k] = (i4{x, x, x, x}))
+    return r;
+}
+RAMET_INLINE I operator+(I a, I b) {
+    RAMET_EACH(a.v[k] += b.v[k])
+    return a;
+}
+RAMET_INLINE F exponent(I n) {
+    F r;
+    RAMET_EACH(r.v[k] = (f4)(n.v[k] << 23))
+    return r;
+}
+RAMET_INLINE void st_i8(int8_t* p, I a) {
+    RAMET_EACH(for (int j = 0; j < 4; ++j) p[4 * k + j] = (int8_t)a.v[k][j])
+}
+RAMET_INLINE F ld_i8(const int8_t* p) {
+    F r;
+    RAMET_EACH(for (int j = 0; j < 4; ++j) r.v[k][j] = p[4 * k + j])
+    return r;
+}
+RAMET_INLINE F ld_f16(const uint16_t* p) {
+    F r;
+    RAMET_EACH(for (int j = 0; j < 4; ++j) r.v[k][j] = f16_to_f32(p[4 * k + j]))
+    return r;
+}
+RAMET_INLINE void st_f16(uint16_t* p, F a) {
+    RAMET_EACH(for (int j = 0; j < 4; ++j) p[4 * k + j] = f32_to_f16(a.v[k][j]))
+}
+RAMET_INLINE F ld_bf16(const uint16_t* p) {
+    F r;
+    RAMET_EACH(for (int j = 0; j < 4; ++j) r.v[k][j] = bf16_to_f32(p[4 * k + j]))
+    return r;
+}
+RAMET_INLINE float sum(F a) {
+    f4 c = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
+    return (c[0] + c[2]) + (c[1] + c[3]);
+}
+RAMET_INLINE float largest(F a) {
+    float r = a.v[0][0];
+    RAMET_EACH(for (int j = 0; j < 4; ++j) r = a.v[k][j] > r ? a.v[k][j] : r)
+    return r;
+}
+RAMET_INLINE int32_t sum(I a) {
+    i4 c = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
+    return (c[0] + c[2]) + (c[1] + c[3]);
+}
+
+#endif
+
+// exp(x), within 2 ulp; exactly 1 at 0; 0 below -87; x > 88 gives exp(88).
+RAMET_INLINE F exp(F x) {
+    const F low = set(-87.0f);
+    const F clamped = max(min(x, set(88.0f)), low);
+    const F n = round(clamped * set(1.44269504f));
+    F r = fnma(n, set(0.693359375f), clamped);
+    r = fnma(n, set(-2.12194440e-4f), r);
+    F p = set(1.0f / 5040);
+    p = fma(p, r, set(1.0f / 720));
+    p = fma(p, r, set(1.0f / 120));
+    p = fma(p, r, set(1.0f / 24));
+    p = fma(p, r, set(1.0f / 6));
+    p = fma(p, r, set(0.5f));
+    p = fma(p, r, set(1.0f));
+    p = fma(p, r, set(1.0f));
+    return if_less(x, low, set(0.0f), p * exponent(to_i(n) + seti(127)));
+}
+
+}  // namespace

@@ -1,0 +1,56 @@
+"""Weights as the C++ kernels read them: repacked in tiles of 16 output columns, values exact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from ramet.kernels import _cpu
+from ramet.kernels.ops import QuantTensor
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """``shape``: (out, in), or (n, 1) for a vector; ``native``: the C++ side's view of the packed bytes."""
+
+    shape: tuple[int, int]
+    native: _cpu.Weight
+    name: str
+
+    @property
+    def quantised(self) -> bool:
+        """Whether a matmul with it reads int8 activations."""
+        return bool(self.native.quantised)
+
+
+def packed_shape(tensor: QuantTensor) -> tuple[int, int]:
+    if len(tensor.shape) not in (1, 2):
+        raise ValueError(f"weight {tensor.name} has shape {tensor.shape}: only matrices and vectors are supported")
+    return (tensor.shape[0], 1) if len(tensor.shape) == 1 else (tensor.shape[0], tensor.shape[1])
+
+
+def pack(tensor: QuantTensor) -> NDArray[np.uint8]:
+    """The packed bytes of ``tensor``. A vector is kept as float32."""
+    shape = packed_shape(tensor)
+    kind, raw = tensor.kind, np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8)
+    if len(tensor.shape) == 1 and kind in ("F16", "BF16"):
+        halves = raw.view(np.uint16)
+        wide = halves.view(np.float16).astype(np.float32) if kind == "F16" else (halves.astype(np.uint32) << 16)
+        kind, raw = "F32", wide.view(np.uint8)
+    target = aligned(_cpu.packed_bytes(kind, *shape))
+    _cpu.pack(kind, *shape, raw, target)
+    return target
+
+
+def wrap(tensor: QuantTensor, packed: NDArray[np.uint8]) -> PackedWeight:
+    shape = packed_shape(tensor)
+    kind = "F32" if len(tensor.shape) == 1 else tensor.kind
+    return PackedWeight(shape, _cpu.Weight(kind, *shape, packed), tensor.name)
+
+
+def aligned(size: int) -> NDArray[np.uint8]:
+    """``size`` bytes that begin on a cache line."""
+    whole = np.empty(size + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + size]
