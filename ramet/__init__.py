@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ramet.engine import Engine as Engine
+    from ramet.extraction.job import Extraction as Extraction
+    from ramet.extraction.job import extract as extract
     from ramet.frontend_lang import *  # noqa: F403
     from ramet.runtime.protocol.errors import *  # noqa: F403
 
@@ -86,6 +88,7 @@ _NAMES = {
         "ModelNotFound",
     ),
     "ramet.engine": ("Engine",),
+    "ramet.extraction.job": ("Extraction", "extract"),
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *_HOME]

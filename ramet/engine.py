@@ -6,13 +6,15 @@ background thread. So it works from plain scripts, from threads, and inside a ru
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import sys
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ramet.runtime.store import ModelFolder
     from ramet.session import Session
 
+T = TypeVar("T")
 _START_S = 600.0
 
 
@@ -92,6 +95,15 @@ class Engine:
         return f"<ramet.Engine {self._session.folder.meta.name!r}: {state}>"
 
     # ------------------------------------------------------------ control
+
+    @property
+    def session(self) -> Session:
+        """The runtime underneath: model files, tokeniser, client. Its client lives on the loop of `submit`."""
+        return self._session
+
+    def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
+        """Run a coroutine on the engine's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop.loop)
 
     def flush_cache(self) -> None:
         """Drop every cached block that no request uses."""

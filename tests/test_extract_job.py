@@ -13,10 +13,10 @@ from pydantic import BaseModel, field_validator
 from ramet.runtime.protocol.errors import GenerationFailed, InvalidConstraint, InvalidRequest
 
 from ramet.extraction.extractor import Extractor, Options
-from ramet.extraction.job import Submit, in_order
 from ramet.extraction.prompt import Instruction, frame
 from ramet.extraction.schema import SchemaSource, target
 from ramet.extraction.sources import Document
+from ramet.extraction.window import Submit, in_order
 
 INSTRUCTION = Instruction("system", before="<", after=">")
 OBJECT = {"type": "object"}

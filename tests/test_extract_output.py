@@ -9,8 +9,7 @@ import pytest
 from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.protocol.messages import Usage
 
-from ramet.extraction.job import skip_written
-from ramet.extraction.output import JobHeader, Output
+from ramet.extraction.output import JobHeader, Output, skip_written
 from ramet.extraction.records import Record, RecordUsage, Totals
 from ramet.extraction.sources import Document
 

@@ -8,9 +8,7 @@ record is ok; the last line printed sums up what was computed and what came from
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-import time
 from pathlib import Path
 
 from ramet.cli.options import add_model_option, add_runtime_options, count, positive, session_options
@@ -45,61 +43,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from ramet.extraction import schema, sources
-    from ramet.extraction.extractor import Extractor, Options
-    from ramet.extraction.job import in_order, skip_written
-    from ramet.extraction.output import JobHeader, Output
-    from ramet.extraction.prompt import frame, instruction
-    from ramet.extraction.records import Totals
-    from ramet.session import BackgroundSession
+    from ramet.extraction import schema
+    from ramet.extraction.extractor import Options
+    from ramet.extraction.job import Extraction
+    from ramet.extraction.prompt import instruction
 
-    target = schema.load(arguments.schema)
-    documents = sources.read(arguments.input, text=arguments.text, id=arguments.id)
-    total = sources.count(arguments.input)
-    if arguments.limit is not None:
-        documents = itertools.islice(documents, arguments.limit)
-        total = min(total, arguments.limit) if total is not None else None
-    options = Options(
-        max_tokens=arguments.max_tokens,
-        temperature=arguments.temperature,
-        seed=arguments.seed,
-        document_tokens=arguments.document_tokens,
-        fit=arguments.fit,
+    goal = schema.load(arguments.schema)
+    job = Extraction(
+        goal,
+        arguments.input,
+        instruction(goal, _prompt(arguments.prompt)),
+        Options(
+            max_tokens=arguments.max_tokens,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+            document_tokens=arguments.document_tokens,
+            fit=arguments.fit,
+        ),
+        session_options(arguments),
+        text=arguments.text,
+        id=arguments.id,
+        limit=arguments.limit,
+        output=Path(arguments.output),
+        overwrite=arguments.overwrite,
     )
-    words = instruction(target, _prompt(arguments.prompt))
-    settings = session_options(arguments)
-    totals = Totals()
-    with BackgroundSession(settings) as background:
-        session = background.session
-        header = JobHeader(
-            model=f"{session.folder.meta.name} {session.folder.meta.sha256}",
-            schema=target.digest,
-            prompt=words.digest,
-            options=repr(options),
-        )
-        with Output(Path(arguments.output), header, overwrite=arguments.overwrite) as output:
-            resumed = skip_written(documents, output, totals)
-            if resumed:
-                print(f"{resumed} records were there already: going on after them", file=sys.stderr)
-            background.submit(session.client.compile(target.spec)).result()
-            around = frame(words, session.template, session.tokenizer)
-            extractor = Extractor(session.client, session.tokenizer, around, target, session.context, options)
-            started = time.monotonic()
-            window = min(2 * settings.scheduler.max_rows, settings.scheduler.max_queued)
-            with tqdm(total=total, initial=resumed, unit="doc", disable=None) as bar:
-                for _, outcome in in_order(documents, extractor, background.submit, window):
-                    output.write(outcome.record)
-                    totals.add(outcome.record, outcome.usage)
-                    bar.set_postfix_str(f"cached {totals.cached_share:.0%}", refresh=False)
-                    bar.update()
-            seconds = time.monotonic() - started
-    for status, number in sorted(totals.statuses.items()):
+    with tqdm(total=job.total, unit="doc", disable=None) as bar:
+        for _ in job:
+            bar.set_postfix_str(f"cached {job.totals.cached_share:.0%}", refresh=False)
+            bar.update(job.totals.records - bar.n)
+    if job.resumed:
+        print(f"{job.resumed} of the records were there already", file=sys.stderr)
+    for status, number in sorted(job.totals.statuses.items()):
         if status != "ok":
-            print(
-                f"{number} records have status {status}: see 'error' of these lines in {output.path}", file=sys.stderr
-            )
-    print(totals.closing_line(seconds))
-    return 0 if totals.valid == totals.records else 1
+            print(f"{number} records have status {status}: their lines say why ({arguments.output})", file=sys.stderr)
+    print(job.closing_line())
+    return 0 if job.totals.valid == job.totals.records else 1
 
 
 def _prompt(given: str | None) -> str | None:

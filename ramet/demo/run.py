@@ -15,12 +15,12 @@ from ramet.demo.packages import MIN_DESCRIPTION, Package, installed, normalised
 from ramet.demo.record import DOCUMENT_TOKENS, INSTRUCTION, MAX_TOKENS, PackageRecord
 from ramet.demo.show import LiveText, table
 from ramet.extraction.extractor import Extractor, Options, Outcome
-from ramet.extraction.job import in_order
 from ramet.extraction.optimum import optimum
 from ramet.extraction.prompt import frame
 from ramet.extraction.records import Totals
 from ramet.extraction.schema import Target, target
 from ramet.extraction.sources import Document
+from ramet.extraction.window import in_order
 from ramet.session import BackgroundSession, SessionOptions
 
 USUAL = 40

@@ -1,69 +1,162 @@
-"""Many documents through one extractor: a bounded number at a time, results in the inputs' order."""
+"""``ramet.extract``: the whole job, from a schema and a source of documents to records in a file."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+import itertools
+import time
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
-from typing import TypeAlias, TypeVar
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol, TypeVar
 
-from ramet.extraction.extractor import Extractor, Outcome
-from ramet.extraction.output import Output
-from ramet.extraction.records import Totals
-from ramet.extraction.sources import Document
-from ramet.runtime.protocol.errors import InvalidRequest
+from ramet.extraction import sources
+from ramet.extraction.extractor import Extractor, Options
+from ramet.extraction.output import JobHeader, Output, skip_written
+from ramet.extraction.prompt import Instruction, frame, instruction
+from ramet.extraction.records import Record, Totals
+from ramet.extraction.schema import SchemaSource, Target, target
+from ramet.extraction.sources import Document, Source
+from ramet.extraction.window import in_order
+from ramet.session import BackgroundSession, Session, SessionOptions
 
 T = TypeVar("T")
-Submit: TypeAlias = "Callable[[Coroutine[object, object, Outcome]], Future[Outcome]]"
 
 
-def in_order(
-    documents: Iterable[Document], extractor: Extractor, submit: Submit, window: int
-) -> Iterator[tuple[Document, Outcome]]:
-    """Outcomes in the order of ``documents``, which is read only ``window`` documents ahead of what was given back.
+class Running(Protocol):
+    """A runtime that runs already, and the loop that its client lives on: an ``Engine``, a ``BackgroundSession``."""
 
-    submit: hands a coroutine to the event loop that the extractor's client lives on. Whatever ends the iteration early
-    (an error, the consumer) cancels what still runs.
+    @property
+    def session(self) -> Session: ...
+
+    def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]: ...
+
+
+class Extraction:
+    """A job that begins when it is iterated (once), or by ``run``. Records come in the inputs' order.
+
+    ``totals``: sums so far; ``resumed``: records that an earlier run had written (they are not given again);
+    ``seconds``: of the extraction alone, without the start of the model.
     """
-    running: deque[tuple[Document, Future[Outcome]]] = deque()
-    try:
-        for document in documents:
-            running.append((document, submit(extractor.extract(document))))
-            if len(running) >= window:
-                yield _first(running)
-        while running:
-            yield _first(running)
-    finally:
-        for _, future in running:
-            future.cancel()
+
+    def __init__(
+        self,
+        goal: Target,
+        source: Source,
+        words: Instruction,
+        options: Options,
+        runtime: Running | SessionOptions,
+        *,
+        text: str | None = None,
+        id: str | None = None,
+        limit: int | None = None,
+        output: Path | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.totals = Totals()
+        self.resumed = 0
+        self.seconds = 0.0
+        self._goal = goal
+        self._words = words
+        self._options = options
+        self._runtime = runtime
+        self._output = output
+        self._overwrite = overwrite
+        self._documents = itertools.islice(sources.read(source, text=text, id=id), limit)
+        total = sources.count(source)
+        self.total = total if total is None or limit is None else min(total, limit)
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Record]:
+        if self._begun:
+            raise RuntimeError("this extraction has begun already: make a new one")
+        self._begun = True
+        return self._records()
+
+    def run(self) -> Totals:
+        """Do the whole job."""
+        for _ in self:
+            pass
+        return self.totals
+
+    def closing_line(self) -> str:
+        return self.totals.closing_line(self.seconds)
+
+    def _records(self) -> Iterator[Record]:
+        with ExitStack() as stack:
+            if isinstance(self._runtime, SessionOptions):
+                runtime: Running = stack.enter_context(BackgroundSession(self._runtime))
+            else:
+                runtime = self._runtime
+            session = runtime.session
+            output = None
+            if self._output is not None:
+                output = stack.enter_context(Output(self._output, self._header(session), overwrite=self._overwrite))
+                self.resumed = skip_written(self._documents, output, self.totals)
+            runtime.submit(session.client.compile(self._goal.spec)).result()
+            around = frame(self._words, session.template, session.tokenizer)
+            extractor = Extractor(session.client, session.tokenizer, around, self._goal, session.context, self._options)
+            yield from self._run(self._documents, extractor, runtime, output)
+
+    def _run(
+        self, documents: Iterator[Document], extractor: Extractor, runtime: Running, output: Output | None
+    ) -> Iterator[Record]:
+        started = time.monotonic()
+        scheduler = runtime.session.options.scheduler
+        window = min(2 * scheduler.max_rows, scheduler.max_queued)
+        for _, outcome in in_order(documents, extractor, runtime.submit, window):
+            if output is not None:
+                output.write(outcome.record)
+            self.totals.add(outcome.record, outcome.usage)
+            self.seconds = time.monotonic() - started
+            yield outcome.record
+
+    def _header(self, session: Session) -> JobHeader:
+        meta = session.folder.meta
+        return JobHeader(
+            model=f"{meta.name} {meta.sha256}",
+            schema=self._goal.digest,
+            prompt=self._words.digest,
+            options=repr(self._options),
+        )
 
 
-def _first(running: deque[tuple[Document, Future[Outcome]]]) -> tuple[Document, Outcome]:
-    document, future = running[0]
-    outcome = future.result()
-    running.popleft()
-    return document, outcome
+def extract(
+    schema: SchemaSource,
+    source: Source,
+    *,
+    prompt: str | Instruction | None = None,
+    text: str | None = None,
+    id: str | None = None,
+    limit: int | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    model: str = "default",
+    engine: Running | None = None,
+    options: Options | None = None,
+) -> Extraction:
+    """One record that keeps to ``schema`` for each document of ``source``.
 
-
-def skip_written(documents: Iterator[Document], output: Output, totals: Totals) -> int:
-    """Step over the documents whose lines are there already, and count these lines.
-
-    Raises InvalidRequest if the inputs are not those that the file was begun with.
+    schema: a pydantic model, a JSON Schema as a mapping, or its JSON text.
+    source: path of a .jsonl, .csv, .tsv or .txt file, or of a folder of .txt files; or an iterable of strings, mappings
+    or Documents. It is read as the job goes on, and may be endless.
+    prompt: the task in words, or a whole Instruction; the fields of the schema are listed behind it.
+    text, id: names of the fields that hold the document and its id.
+    output: a file that gets one line per document; the same call goes on where an interrupted one stopped.
+    engine: an Engine that runs already; without one, ``model`` is started for this job alone.
+    Returns an Extraction: iterate over it, or call ``run()``.
+    Raises InvalidRequest and ConstraintError; what goes wrong with one document is in its record.
     """
-    skipped = 0
-    for line in output.written():
-        document = next(documents, None)
-        if document is None:
-            raise InvalidRequest(
-                f"{output.path} holds more records than there are inputs: give another --output, or --overwrite",
-                param="output",
-            )
-        if document.id != line.id:
-            raise InvalidRequest(
-                f"{output.path}, record {skipped + 1} is of input {line.id!r}, but that input is now {document.id!r}: "
-                "the inputs have changed; give another --output, or --overwrite",
-                param="output",
-            )
-        totals.count(line.status)
-        skipped += 1
-    return skipped
+    goal = target(schema)
+    return Extraction(
+        goal,
+        source,
+        prompt if isinstance(prompt, Instruction) else instruction(goal, prompt),
+        options or Options(),
+        engine if engine is not None else SessionOptions(model),
+        text=text,
+        id=id,
+        limit=limit,
+        output=None if output is None else Path(output),
+        overwrite=overwrite,
+    )

@@ -15,7 +15,8 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from ramet.extraction.records import Record, Status
+from ramet.extraction.records import Record, Status, Totals
+from ramet.extraction.sources import Document
 from ramet.runtime.protocol.errors import InvalidRequest
 
 _SYNC_SECONDS = 1.0
@@ -130,3 +131,27 @@ class Output:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def skip_written(documents: Iterator[Document], output: Output, totals: Totals) -> int:
+    """Step over the documents whose lines are there already, and count these lines.
+
+    Raises InvalidRequest if the inputs are not those that the file was begun with.
+    """
+    skipped = 0
+    for line in output.written():
+        document = next(documents, None)
+        if document is None:
+            raise InvalidRequest(
+                f"{output.path} holds more records than there are inputs: give another --output, or --overwrite",
+                param="output",
+            )
+        if document.id != line.id:
+            raise InvalidRequest(
+                f"{output.path}, record {skipped + 1} is of input {line.id!r}, but that input is now {document.id!r}: "
+                "the inputs have changed; give another --output, or --overwrite",
+                param="output",
+            )
+        totals.count(line.status)
+        skipped += 1
+    return skipped
