@@ -66,7 +66,10 @@ class Session:
         config = RuntimeConfig(
             model=str(self.folder.path), run_dir="", scheduler=options.scheduler, worker=options.worker
         )
-        self.launcher = Launcher(config)
+        loop = asyncio.get_running_loop()
+        self.launcher = Launcher(
+            config, on_failure=lambda reason: loop.call_soon_threadsafe(self._runtime_failed, reason)
+        )
         try:
             starting = asyncio.create_task(asyncio.to_thread(self.launcher.start))
             self.tokenizer = await asyncio.to_thread(Tokenizer.load, self.folder)
@@ -91,6 +94,12 @@ class Session:
     def context(self) -> int:
         """Longest branch in tokens."""
         return self.client.context
+
+    def _runtime_failed(self, reason: str) -> None:
+        """The launcher has given up a process: what is open ends with the reason, instead of waiting."""
+        client: Client | None = getattr(self, "client", None)
+        if client is not None:
+            client.fail_all(reason)
 
 
 class BackgroundSession:

@@ -52,7 +52,7 @@ class Launcher:
         config: RuntimeConfig,
         *,
         start_timeout_s: float = 300.0,
-        on_failure: Callable[[str], None] | None = None,
+        on_failure: Callable[[str], object] | None = None,
         commands: Callable[[RuntimeConfig], Sequence[ChildCommand]] = default_commands,
     ) -> None:
         self.config = config

@@ -71,18 +71,12 @@ class ModelRunner:
 
 
 def _op_set(config: WorkerConfig) -> OpSet:
-    try:
-        from ramet.kernels import select  # type: ignore[attr-defined]
-    except ImportError:
-        from ramet.kernels.reference import ReferenceOps
+    from ramet.kernels import select
 
-        kv_dtype = "bf16" if config.kv_dtype == "auto" else config.kv_dtype
-        return ReferenceOps(kv_dtype=kv_dtype, threads=config.threads)
     try:
-        ops: OpSet = select(config)
+        return select(config)
     except ValueError as error:  # what was asked for is not there
         raise RametError(str(error)) from error
-    return ops
 
 
 def build_model(config: RuntimeConfig) -> tuple[ModelRunner, Compile]:
