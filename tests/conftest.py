@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from live import Live
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,3 +29,12 @@ def shared_cases() -> Path:
     if not folder.is_dir():
         pytest.skip("no shared cases beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def live(model_dir: Path) -> Iterator[Live]:
+    """One server on the real model for the whole suite. Tests leave it idle, and count differences only."""
+    from live import live_server
+
+    with live_server(model_dir) as server:
+        yield server
