@@ -70,7 +70,8 @@ def demo(options: SessionOptions, *, limit: int = USUAL, colour: bool = False, o
         settings = Options(max_tokens=MAX_TOKENS, document_tokens=DOCUMENT_TOKENS)
         extractor = Extractor(session.client, session.tokenizer, around, goal, session.context, settings)
         print(f"{session.folder.meta.name} is ready after {time.monotonic() - started:.1f} s.\n", file=out)
-        print("The first record, as it comes (dim: forced by the schema; bright: chosen by the model):", file=out)
+        legend = " (dim: forced by the schema; bright: chosen by the model)" if colour else ""
+        print(f"The first record, as it comes{legend}:", file=out, flush=True)
         started = time.monotonic()
         live = LiveText(session.tokenizer, out, colour=colour)
         first = background.submit(extractor.extract(packages[0].document, live)).result()
