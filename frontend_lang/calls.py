@@ -11,8 +11,7 @@ from .where import Where
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """``kind``: gen or select. Times are seconds since the run began; ``path``: the branch (forks that lead to it).
-    ``pieces``: (text, forced) in order. ``diverged``: what stands in the prompt where the cached part ends."""
+    """``kind``: gen or select. Times are seconds since the run began. ``pieces``: (text, forced) in order."""
 
     kind: str
     name: str | None
@@ -22,6 +21,4 @@ class CallRecord:
     end: float
     text: str
     reason: str
-    path: tuple[int, ...] = ()
-    diverged: str = ""
     pieces: tuple[tuple[str, bool], ...] = ()

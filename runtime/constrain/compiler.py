@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from weakref import WeakKeyDictionary
 
-import msgspec
 from ramet.runtime.constrain.base import CompiledConstraint
 from ramet.runtime.constrain.engine import EngineConstraint
-from ramet.runtime.constrain.schema import normalise
+from ramet.runtime.constrain.kinds import grammar_of
 from ramet.runtime.constrain.vocabulary import TokenizerLike, Vocabulary, build_vocabulary
-from ramet.runtime.protocol.errors import ConstraintTooComplex, InvalidConstraint
+from ramet.runtime.protocol.errors import (
+    ConstraintCrashed,
+    ConstraintTooComplex,
+    InvalidConstraint,
+    UnsupportedConstraint,
+)
 from ramet.runtime.protocol.messages import ConstraintSpec
 
-KINDS = ("json_schema", "regex", "choice", "lark", "gbnf", "structural")
+STEP_FUEL = 500_000
+"""Work that the engine's lexer may do in one step, in its own unit: some 35 ms. Its default is a bit low for patterns
+with many bounded repetitions."""
+
+RULES = 500_000
+"""Bound of the symbols of a grammar (the engine's default)."""
 
 
 class Compiler:
@@ -24,51 +32,32 @@ class Compiler:
 
     def compile(self, spec: ConstraintSpec) -> CompiledConstraint:
         """Raises a kind of ``ConstraintError``."""
-        grammar = self._grammar(spec)
+        try:
+            grammar, spelled = grammar_of(spec)
+        except RecursionError:
+            raise ConstraintTooComplex("the constraint is nested too deeply") from None
+        unspeakable = sorted(spelled & self.vocabulary.missing)
+        if unspeakable:
+            raise UnsupportedConstraint(
+                f"the constraint asks for text with byte 0x{unspeakable[0]:02X}, which no token of the model can spell",
+                keyword="const",
+            )
         return engine_constraint(grammar, self.vocabulary)
-
-    def _grammar(self, spec: ConstraintSpec) -> str:
-        from llguidance import LLMatcher
-        from llguidance.gbnf_to_lark import gbnf_to_lark
-
-        if spec.kind == "json_schema":
-            return normalise(_decode(spec.text), flexible=spec.whitespace == "flexible")
-        if spec.kind == "regex":
-            return LLMatcher.grammar_from_regex(spec.text.removeprefix("^").removesuffix("$"))
-        if spec.kind == "choice":
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(c) for c in choices(spec.text)))
-        if spec.kind == "lark":
-            return LLMatcher.grammar_from_lark(spec.text)
-        if spec.kind == "gbnf":
-            return LLMatcher.grammar_from_lark(gbnf_to_lark(spec.text))
-        raise InvalidConstraint(f"constraint kind {spec.kind!r} is not known: use one of {', '.join(KINDS)}")
-
-
-def choices(text: str) -> list[str]:
-    """The strings of a ``choice`` specification."""
-    given = _decode(text)
-    if not isinstance(given, list) or not given or not all(isinstance(item, str) for item in given):
-        raise InvalidConstraint("a choice needs a JSON list with at least one string")
-    return given
 
 
 def engine_constraint(grammar: str, vocabulary: Vocabulary) -> EngineConstraint:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLParserLimits
 
-    template = LLMatcher(vocabulary.engine, grammar, log_level=0)
+    limits = LLParserLimits(step_lexer_fuel=STEP_FUEL, max_grammar_size=RULES, verbose_errors=False)
+    template = LLMatcher(vocabulary.engine, LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits)
     if template.is_error():
-        message = template.get_error()
-        if "too" in message and ("complex" in message or "large" in message):
+        message = template.get_error().split("\n", 1)[0]
+        if "panic" in message:
+            raise ConstraintCrashed(f"the constraint's engine failed: {message}")
+        if "too" in message and any(word in message for word in ("complex", "large", "many", "big", "deep")):
             raise ConstraintTooComplex(f"the constraint is too complex: {message}")
         raise InvalidConstraint(f"the constraint does not compile: {message}")
     return EngineConstraint(template, vocabulary, size=4096 + 16 * len(grammar))
-
-
-def _decode(text: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise InvalidConstraint(f"the constraint is not JSON: {error}") from None
 
 
 _compilers: WeakKeyDictionary[TokenizerLike, Compiler] = WeakKeyDictionary()
@@ -84,5 +73,5 @@ def compiler_for(tokenizer: TokenizerLike) -> Compiler:
 
 def compile(spec: ConstraintSpec, tokenizer: TokenizerLike) -> CompiledConstraint:
     """Compile ``spec`` for the tokeniser. Raises InvalidConstraint, UnsupportedConstraint (naming keyword and JSON
-    pointer) or ConstraintTooComplex; bounds on time and memory are the business of ``bounded``."""
+    pointer), ConstraintTooComplex or ConstraintCrashed; bounds on time and memory are the business of ``bounded``."""
     return compiler_for(tokenizer).compile(spec)

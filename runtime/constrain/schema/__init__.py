@@ -1,5 +1,6 @@
 """JSON Schema to an equivalent grammar, or a refusal that names keyword and JSON pointer."""
 
-from ramet.runtime.constrain.schema.normal import normalise
+from ramet.runtime.constrain.schema.emit_object import Order
+from ramet.runtime.constrain.schema.normal import lower, write
 
-__all__ = ["normalise"]
+__all__ = ["Order", "lower", "write"]

@@ -1,0 +1,143 @@
+"""The grammar of each kind of specification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from ramet.runtime.constrain.grammar import Grammar
+from ramet.runtime.constrain.schema import Order, write
+from ramet.runtime.constrain.strings.lang import Lang, literals
+from ramet.runtime.constrain.strings.meaning import full
+from ramet.runtime.constrain.strings.tree import PatternError, PatternUnsupported
+from ramet.runtime.protocol.errors import InvalidConstraint, UnsupportedConstraint
+from ramet.runtime.protocol.messages import ConstraintSpec
+
+KINDS = ("json_schema", "regex", "choice", "lark", "gbnf", "structural")
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``options`` of a ConstraintSpec, as JSON.
+
+    ``order``: keys of objects as the schema gives them (``given``), or in any order (``any``: objects of up to 64 named
+    keys; larger ones keep the order). ``documents``: schemas by URI that references may point to.
+    """
+
+    order: Order = "given"
+    documents: Mapping[str, object] = {}
+
+
+class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Text that opens, a JSON Schema for what stands between, text that closes."""
+
+    begin: str
+    end: str
+    schema: object = True
+
+
+class Structure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Text of a ``structural`` specification, as JSON: free text in which tagged values may stand.
+
+    ``triggers``: as soon as one is written, a tag whose ``begin`` starts with it must follow; by default each tag's own
+    ``begin``. ``required``: at least one tag. ``one``: the text ends with the first tag.
+    """
+
+    tags: list[Tag]
+    triggers: list[str] = []
+    required: bool = False
+    one: bool = False
+
+
+def options_of(spec: ConstraintSpec) -> Options:
+    if not spec.options:
+        return Options()
+    try:
+        return msgspec.json.decode(spec.options, type=Options)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidConstraint(f"options of the constraint: {error}; possible are order and documents") from None
+
+
+def regex_language(pattern: str) -> Lang:
+    """Texts that the pattern matches from end to end (Python's syntax, as far as it is regular)."""
+    try:
+        return full(pattern, "python")
+    except PatternError as error:
+        raise InvalidConstraint(f"{pattern!r} is no regular expression: {error}") from None
+    except PatternUnsupported as error:
+        raise UnsupportedConstraint(f"regex {pattern!r} is not supported: {error}", keyword="regex") from None
+    except RecursionError:
+        raise InvalidConstraint("the regular expression is nested too deeply") from None
+
+
+def choices(text: str) -> list[str]:
+    """The strings of a ``choice`` specification."""
+    given = decode(text)
+    if not isinstance(given, list) or not given or not all(isinstance(item, str) for item in given):
+        raise InvalidConstraint("a choice needs a JSON list with at least one string")
+    return given
+
+
+def decode(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidConstraint(f"the constraint is not JSON: {error}") from None
+
+
+def grammar_of(spec: ConstraintSpec) -> tuple[str, frozenset[int]]:
+    """The engine's grammar, and the bytes of text that it may force."""
+    grammar = Grammar(flexible=spec.whitespace == "flexible")
+    if spec.kind == "json_schema":
+        options = options_of(spec)
+        start = write(grammar, decode(spec.text), options.order, options.documents)
+    elif spec.kind == "regex":
+        start = grammar.plain(regex_language(spec.text))
+    elif spec.kind == "choice":
+        start = grammar.plain(literals(choices(spec.text)))
+    elif spec.kind == "structural":
+        start = _structural(grammar, spec)
+    elif spec.kind == "lark":
+        return spec.text, frozenset()
+    elif spec.kind == "gbnf":
+        return _gbnf(spec.text), frozenset()
+    else:
+        raise InvalidConstraint(f"constraint kind {spec.kind!r} is not known: use one of {', '.join(KINDS)}")
+    return grammar.finish(start), frozenset(grammar.spelled)
+
+
+def _gbnf(text: str) -> str:
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return gbnf_to_lark(text)
+    except Exception as error:  # the converter raises whatever it comes across
+        raise InvalidConstraint(f"the GBNF grammar does not parse: {error}") from None
+
+
+def _structural(grammar: Grammar, spec: ConstraintSpec) -> str:
+    try:
+        structure = msgspec.json.decode(spec.text, type=Structure)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidConstraint(f"a structural constraint is JSON with tags: {error}") from None
+    if not structure.tags or not all(tag.begin and tag.end for tag in structure.tags):
+        raise InvalidConstraint("a structural constraint needs tags, each with a begin and an end that are not empty")
+    options = options_of(spec)
+    triggers = structure.triggers or list(dict.fromkeys(tag.begin for tag in structure.tags))
+    parts = []
+    for trigger in triggers:
+        bodies = []
+        for tag in structure.tags:
+            if tag.begin.startswith(trigger):
+                value = write(grammar, tag.schema, options.order, options.documents)
+                rest = tag.begin[len(trigger) :]
+                opening = f"{grammar.literal(rest)} " if rest else ""
+                bodies.append(f"{opening}{value} {grammar.literal(tag.end)}")
+        if not bodies:
+            raise InvalidConstraint(f"no tag begins with the trigger {trigger!r}")
+        head = grammar.lazy(trigger)
+        parts.append(f"{head} ({' | '.join(bodies)})")
+    tags = " | ".join(parts)
+    if structure.one:
+        return grammar.rule(f"({tags})" if structure.required else f"({tags}) | {grammar.rest()}")
+    count = "+" if structure.required else "*"
+    return grammar.rule(f"({tags}){count} {grammar.rest()}")

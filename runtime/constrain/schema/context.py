@@ -1,0 +1,223 @@
+"""What the lowering of one document shares: its graph, facts, scalars, and quick answers about emptiness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ramet.runtime.constrain.schema.facts import KEYWORDS, Facts, Reader, key_of
+from ramet.runtime.constrain.schema.graph import Graph, Json, Node
+from ramet.runtime.constrain.schema.scalars import Literal, Scalars, negative, positive, types_of
+from ramet.runtime.constrain.schema.solve import Search
+from ramet.runtime.constrain.strings.walk import surely_empty
+from ramet.runtime.protocol.errors import ConstraintTooComplex, UnsupportedConstraint
+
+Conjunction = tuple[Literal, ...]
+QUICK_STATES = 60
+
+Kinds = int
+"""A set of JSON types."""
+NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT = (1 << bit for bit in range(6))
+EVERY = NULL | BOOLEAN | NUMBER | STRING | ARRAY | OBJECT
+_BY_NAME = {
+    "null": NULL,
+    "boolean": BOOLEAN,
+    "number": NUMBER,
+    "integer": NUMBER,
+    "string": STRING,
+    "array": ARRAY,
+    "object": OBJECT,
+}
+
+
+class Context:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.facts = Reader(graph)
+        self.scalars = Scalars(graph, self.facts)
+        self.search = Search()
+        self.free: Literal = positive(graph.synthetic({}, graph.root))
+        """A literal that every value satisfies."""
+        self.branches: Callable[[Sequence[Literal], Kinds], bool] = lambda lits, kind: True
+        """Whether some array or object satisfies all literals (set by ``values``, which knows the branches)."""
+        self._constants: dict[Json, Literal] = {}
+        self._possible: dict[Conjunction, bool] = {}
+        self._pairs: dict[tuple[int, int, Kinds], bool] = {}
+        self._kinds: dict[Literal, Kinds] = {}
+        self._scopes = 0
+
+    def new_scope(self) -> int:
+        self._scopes += 1
+        return self._scopes
+
+    def is_true(self, node: Node) -> bool:
+        """Whether the schema says nothing."""
+        schema = node.schema
+        return schema is True or (isinstance(schema, dict) and KEYWORDS.isdisjoint(schema))
+
+    def canonical(self, lits: Iterable[Literal]) -> Conjunction:
+        """Without repetitions and schemas that say nothing; a mere reference is replaced by its target."""
+        found: dict[Literal, None] = {}
+        for lit in lits:
+            lit = self._target(lit)
+            node = self.graph.by_index[lit >> 1]
+            if not (self.is_true(node) and not lit & 1):
+                found[lit] = None
+        return tuple(found)
+
+    def _target(self, lit: Literal) -> Literal:
+        for _ in range(32):
+            node = self.graph.by_index[lit >> 1]
+            schema = node.schema
+            if isinstance(schema, bool) or "$ref" not in schema:
+                return lit
+            if node.draft > 7 and len(KEYWORDS.intersection(schema)) > 1:
+                return lit
+            lit = positive(self.facts(node).refs[0]) | (lit & 1)
+        return lit
+
+    def constant(self, value: Json, near: Node) -> Literal:
+        """A literal that holds for arrays and objects equal to ``value`` alone."""
+        key = key_of(value)
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = positive(self.graph.synthetic(_schema_of(value), near))
+        return found
+
+    # ------------------------------------------------------------ emptiness, quickly
+
+    def possible(self, lits: Iterable[Literal]) -> bool:
+        """False only if no value at all satisfies the literals; arrays and objects are judged by their type."""
+        conjunction = self.canonical(lits)
+        if not conjunction:
+            return True
+        found = self._possible.get(conjunction)
+        if found is None:
+            found = self._possible[conjunction] = self._is_possible(conjunction)
+        return found
+
+    def kinds(self, lits: Iterable[Literal]) -> Kinds:
+        """JSON types of which the conjunction may have values, by types and constants alone."""
+        found = EVERY
+        for lit in lits:
+            found &= self.kinds_of(lit)
+        return found
+
+    def may(self, lit: Literal, kind: Kinds) -> bool:
+        """False only if no value of the JSON type satisfies the literal."""
+        return bool(self.kinds_of(lit) & kind)
+
+    def kinds_of(self, lit: Literal) -> Kinds:
+        found = self._kinds.get(lit)
+        if found is None:
+            self._kinds[lit] = EVERY  # while it is being worked out
+            found = self._kinds[lit] = self._negative_kinds(lit) if lit & 1 else self._positive_kinds(lit)
+        return found
+
+    def _positive_kinds(self, lit: Literal) -> Kinds:
+        facts = self.facts(self.graph.by_index[lit >> 1])
+        if facts.always is not None:
+            return EVERY if facts.always else 0
+        found = EVERY if facts.types is None else _kinds_of_types(facts.types)
+        if facts.values is not None:
+            given = 0
+            for value in facts.values:
+                given |= _kind(value)
+            found &= given
+        for child in (*facts.refs, *facts.all_of):
+            found &= self.kinds_of(positive(child))
+        for group in (facts.any_of, facts.one_of):
+            if group:
+                united = 0
+                for child in group:
+                    united |= self.kinds_of(positive(child))
+                found &= united
+        return found
+
+    def _negative_kinds(self, lit: Literal) -> Kinds:
+        node = self.graph.by_index[lit >> 1]
+        facts = self.facts(node)
+        if facts.always is not None:
+            return 0 if facts.always else EVERY
+        if self.is_true(node):
+            return 0
+        if facts.types is not None and KEYWORDS.intersection(node.schema) == {"type"}:  # type: ignore[arg-type]
+            whole = _kinds_of_types(facts.types)
+            return EVERY & ~whole | (NUMBER if "number" not in facts.types else 0)
+        return EVERY
+
+    def _is_possible(self, lits: Conjunction) -> bool:
+        kinds = self.kinds(lits)
+        if kinds & (OBJECT | ARRAY):
+            return True
+        for value in (None, True, False):
+            kind = NULL if value is None else BOOLEAN
+            if kinds & kind and all(self.scalars.holds(lit, value) for lit in lits):
+                return True
+        try:
+            if kinds & STRING and not surely_empty(self.scalars.strings(lits), QUICK_STATES):
+                return True
+            return bool(kinds & NUMBER) and not surely_empty(self.scalars.numbers(lits), QUICK_STATES)
+        except UnsupportedConstraint:
+            return True
+
+    # ------------------------------------------------------------ proofs of disjointness
+
+    def overlapping(self, children: Sequence[Node], index: int, kind: Kinds) -> list[Node]:
+        """The other children that may hold for a value of the type together with ``children[index]``."""
+        chosen = children[index]
+        if not self.may(positive(chosen), kind):
+            return []
+        return [other for other in children if other is not chosen and not self.disjoint(chosen, other, kind)]
+
+    def disjoint(self, left: Node, right: Node, kind: Kinds) -> bool:
+        """Whether no value of the type satisfies both; False if that is not proved."""
+        if not self.may(positive(right), kind):
+            return True
+        key = (min(left.index, right.index), max(left.index, right.index), kind)
+        found = self._pairs.get(key)
+        if found is None:
+            self._pairs[key] = False  # while it is being worked out: not proved
+            try:
+                found = not self.branches([positive(left), positive(right)], kind)
+            except (ConstraintTooComplex, UnsupportedConstraint):
+                found = False
+            self._pairs[key] = found
+        return found
+
+
+def _kind(value: Json) -> Kinds:
+    if isinstance(value, dict):
+        return OBJECT
+    if isinstance(value, list):
+        return ARRAY
+    return _kinds_of_types(types_of(value))
+
+
+def _kinds_of_types(types: Iterable[str]) -> Kinds:
+    found = 0
+    for name in types:
+        found |= _BY_NAME[name]
+    return found
+
+
+def _schema_of(value: Json) -> dict[str, Json]:
+    """A schema without constants of arrays or objects that holds for ``value`` alone."""
+    if isinstance(value, dict):
+        return {
+            "type": "object",
+            "properties": {key: _schema_of(item) for key, item in value.items()},
+            "required": list(value),
+            "additionalProperties": False,
+        }
+    if isinstance(value, list):
+        size = len(value)
+        return {
+            "type": "array",
+            "prefixItems": [_schema_of(item) for item in value],
+            "minItems": size,
+            "maxItems": size,
+        }
+    return {"const": value}
+
+
+__all__ = ["Conjunction", "Context", "Facts", "negative", "positive"]

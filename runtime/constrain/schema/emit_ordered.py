@@ -1,0 +1,131 @@
+"""Objects with keys in the order of the document, whose keys depend on each other or are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ramet.runtime.constrain.schema.clauses import Clause
+from ramet.runtime.constrain.schema.emit_object import Member, counted_to, named_member, other_members
+from ramet.runtime.constrain.schema.object_shape import ObjectShape
+from ramet.runtime.constrain.schema.parameter import BITS, Unary, call, condition, fold, raised
+from ramet.runtime.protocol.errors import ConstraintTooComplex
+
+if TYPE_CHECKING:
+    from ramet.runtime.constrain.schema.emit import Emitter
+
+
+class Ordered:
+    """Bits: one per key that some clause names, a counter of members, one per flag, and one for "not the first".
+
+    The clauses are closed under resolution: each is checked at the last of its keys, and then none runs into a wall.
+    """
+
+    def __init__(self, emitter: Emitter, name: str, shape: ObjectShape, keys: list[str]) -> None:
+        self.emitter = emitter
+        self.name = name
+        self.shape = shape
+        self.keys = keys
+        tied = {key for clause in shape.clauses for key, _ in clause}
+        self.bit = {key: index for index, key in enumerate(key for key in keys if key in tied)}
+        self.counter = Unary(len(self.bit), counted_to(shape))
+        self.flag = {index: self.counter.stop + index for index in range(len(shape.flags))}
+        self.started = self.counter.stop + len(self.flag)
+        if self.started >= BITS:
+            raise ConstraintTooComplex("an object with too many keys that depend on each other")
+        if shape.high is not None and shape.clauses:
+            raise ConstraintTooComplex("an object whose keys depend on each other and are limited in number")
+
+    def write(self) -> None:
+        grammar, name, shape = self.emitter.grammar, self.name, self.shape
+        grammar.define(name, f'"{{" {name}k0::0')
+        for index, key in enumerate(self.keys):
+            target = f"{name}k{index + 1}"
+            options: list[str] = []
+            for member in self._ways(key):
+                options += self._written(member, target, self._allowed(key, index, member))
+            if key not in shape.required:
+                options.append(f"{target}::_{condition(self._skippable(key, index))}")
+            grammar.define(f"{name}k{index}::_", " | ".join(options))
+        last = f"{name}k{len(self.keys)}"
+        options = []
+        for member in other_members(self.emitter, shape):
+            room = [] if shape.high is None else self.counter.below(shape.high)
+            options += self._written(member, last, room)
+        options.append(f'"}}"{condition(self._end())}')
+        grammar.define(f"{last}::_", " | ".join(options))
+
+    def _ways(self, key: str) -> list[Member]:
+        emitter, shape = self.emitter, self.shape
+        ways = [named_member(emitter, key, emitter.symbol(shape.keys[key]))]
+        for index, flag in enumerate(shape.flags):
+            if key in flag.keys and emitter.alive(flag.keys[key]):
+                ways.append(named_member(emitter, key, emitter.symbol(flag.keys[key]), (index,)))
+        return ways
+
+    def _written(self, member: Member, target: str, conditions: list[str]) -> Iterator[str]:
+        """With and without the comma in front."""
+        bits = 1 << self.started
+        if member.key in self.bit:
+            bits |= 1 << self.bit[member.key]
+        for index in member.hits:
+            bits |= 1 << self.flag[index]
+        for counted, more in raised([self.counter]):
+            after = call(target, bits | more)
+            for first in (True, False):
+                place = f"bit_{'clear' if first else 'set'}({self.started})"
+                yield f"{member.text(first=first)} {after}{condition([place, *conditions, *counted])}"
+
+    def _decided_at(self, key: str, sign: bool) -> list[Clause]:
+        """Clauses whose last key is ``key`` and that hold at once if it has the sign."""
+        place = {name: index for index, name in enumerate(self.keys)}
+        return [
+            clause
+            for clause in self.shape.clauses
+            if (key, sign) in clause and max(place.get(name, -1) for name, _ in clause) == place[key]
+        ]
+
+    def _earlier(self, clause: Clause, key: str) -> str | None:
+        """Condition that the clause holds by the keys before ``key``; None if it always does."""
+        options = []
+        for name, sign in sorted(clause):
+            if name == key:
+                continue
+            if name in self.bit:
+                options.append(f"bit_{'set' if sign else 'clear'}({self.bit[name]})")
+            elif not sign:
+                return None
+        return fold("or", options) if options else "not(true)"
+
+    def _allowed(self, key: str, index: int, member: Member) -> list[str]:
+        held = [self._earlier(clause, key) for clause in self._decided_at(key, False)]
+        conditions = [item for item in held if item is not None]
+        shape = self.shape
+        if shape.high is not None:
+            later = sum(name in shape.required for name in self.keys[index + 1 :])
+            room = shape.high - later
+            conditions += self.counter.below(room)
+        conditions += self._flags_possible(index, member.hits)
+        return conditions
+
+    def _skippable(self, key: str, index: int) -> list[str]:
+        held = [self._earlier(clause, key) for clause in self._decided_at(key, True)]
+        conditions = [item for item in held if item is not None]
+        shape = self.shape
+        later = len(self.keys) - index - 1
+        if shape.low and not shape.classes and shape.low > later:
+            conditions += self.counter.at_least(shape.low - later)
+        conditions += self._flags_possible(index, ())
+        return conditions
+
+    def _flags_possible(self, index: int, hits: tuple[int, ...]) -> list[str]:
+        """Flags that nothing after ``index`` can set must be set by now."""
+        conditions = []
+        for number, flag in enumerate(self.shape.flags):
+            later = any(name in flag.keys for name in self.keys[index + 1 :]) or flag.classes
+            if not later and number not in hits:
+                conditions.append(f"bit_set({self.flag[number]})")
+        return conditions
+
+    def _end(self) -> list[str]:
+        return self.counter.at_least(self.shape.low) + [f"bit_set({bit})" for bit in self.flag.values()]

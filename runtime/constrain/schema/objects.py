@@ -1,0 +1,313 @@
+"""Objects: what a conjunction of schemas says about keys and their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from ramet.runtime.constrain.schema.clauses import Clause, absent, present
+from ramet.runtime.constrain.schema.context import OBJECT, Context
+from ramet.runtime.constrain.schema.facts import Facts
+from ramet.runtime.constrain.schema.graph import Node
+from ramet.runtime.constrain.schema.scalars import Literal, negative, positive
+from ramet.runtime.constrain.strings.lang import Lang, contains
+from ramet.runtime.protocol.errors import UnsupportedConstraint
+
+SUBSETS = 5
+"""Alternatives of an anyOf under unevaluatedProperties / unevaluatedItems: their subsets are looked at one by one."""
+
+Scopes = tuple[int, ...]
+"""Which ``unevaluated*`` keywords see what a schema evaluates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """``properties``, ``patternProperties`` and ``additionalProperties`` of one schema. A property without a literal
+    is known, and free."""
+
+    properties: dict[str, Literal | None] = field(default_factory=dict)
+    patterns: tuple[tuple[Lang, Literal | None], ...] = ()
+    additional: Literal | None = None
+    scopes: Scopes = ()
+
+    def matched(self, key: str) -> list[Literal | None]:
+        """What the layer asks of the key, ``additional`` left out; empty if the layer does not know the key."""
+        found = [self.properties[key]] if key in self.properties else []
+        return found + [lit for pattern, lit in self.patterns if contains(pattern, key)]
+
+
+@dataclass(frozen=True, slots=True)
+class Somewhere:
+    """At least one key in ``among`` (all that a layer knows as additional, or the keys of a language) whose value
+    satisfies the literal (None: any value)."""
+
+    layer: Layer | None
+    among: Lang | None
+    lit: Literal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One alternative of a choice."""
+
+    literals: tuple[tuple[Literal, Scopes], ...] = ()
+    clauses: tuple[Clause, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    somewhere: tuple[Somewhere, ...] = ()
+    low: int = 0
+    high: int | None = None
+
+
+class ObjectBranch:
+    """See ``solve.Branch``."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.choices: list[list[Part]] = []
+        self.layers: list[Layer] = []
+        self.names: list[Literal] = []
+        self.clauses: list[Clause] = []
+        self.somewhere: list[Somewhere] = []
+        self.low = 0
+        self.high: int | None = None
+        self.seen: set[tuple[Literal, Scopes]] = set()
+        self.unevaluated: list[tuple[int, Literal, Scopes]] = []
+
+    def fork(self) -> ObjectBranch:
+        twin = ObjectBranch(self.context)
+        for name in ("choices", "layers", "names", "clauses", "somewhere", "seen", "unevaluated"):
+            setattr(twin, name, getattr(self, name).copy())
+        twin.low, twin.high = self.low, self.high
+        return twin
+
+    # ------------------------------------------------------------ taking in
+
+    def add(self, part: Part) -> bool:
+        before = len(self.layers)
+        if not all(self.absorb(lit, scopes) for lit, scopes in part.literals):
+            return False
+        self.layers.extend(part.layers)
+        self.somewhere.extend(part.somewhere)
+        return self.bound(part.low, part.high) and self.demand(part.clauses) and self._consistent(before)
+
+    def bound(self, low: int, high: int | None) -> bool:
+        self.low = max(self.low, low)
+        if high is not None:
+            self.high = high if self.high is None else min(self.high, high)
+        return self.high is None or self.low <= self.high
+
+    def demand(self, clauses: Iterable[Clause]) -> bool:
+        """Units that contradict each other are found here, the rest when keys are written."""
+        for clause in clauses:
+            if clause not in self.clauses:
+                self.clauses.append(clause)
+            if len(clause) == 1:
+                ((key, sign),) = clause
+                if frozenset(((key, not sign),)) in self.clauses:
+                    return False
+        return True
+
+    def absorb(self, lit: Literal, scopes: Scopes = ()) -> bool:
+        if (lit, scopes) in self.seen:
+            return True
+        if any((lit ^ 1, other) in self.seen for other in {scopes, ()}):
+            return False
+        self.seen.add((lit, scopes))
+        node = self.context.graph.by_index[lit >> 1]
+        facts = self.context.facts(node)
+        if lit & 1:
+            return self._absorb_negative(node, facts)
+        return self._absorb_positive(node, facts, scopes)
+
+    def _absorb_positive(self, node: Node, facts: Facts, scopes: Scopes) -> bool:
+        if facts.always is not None:
+            return facts.always
+        if facts.types is not None and "object" not in facts.types:
+            return False
+        if facts.values is not None:
+            objects = [value for value in facts.values if isinstance(value, dict)]
+            if not objects:
+                return False
+            self.choices.append([Part(literals=((self.context.constant(value, node), ()),)) for value in objects])
+        if facts.unevaluated_keys is not None:
+            scope = self.context.new_scope()
+            self.unevaluated.append((scope, positive(facts.unevaluated_keys), scopes))
+            scopes = (*scopes, scope)
+        for step in facts.steps:
+            if not self._step(step, node, facts, scopes):
+                return False
+        if facts.names is not None:
+            self.names.append(positive(facts.names))
+        clauses = [present(key) for key in facts.required]
+        for key, others in facts.dependent_keys.items():
+            clauses += [frozenset(((key, False), (other, True))) for other in others if other != key]
+        return self.demand(clauses) and self.bound(facts.min_keys, facts.max_keys)
+
+    def _step(self, step: str, node: Node, facts: Facts, scopes: Scopes) -> bool:
+        if step == "layer":
+            self.layers.append(layer_of(facts, scopes))
+        elif step == "refs":
+            return all(self.absorb(positive(target), scopes) for target in facts.refs)
+        elif step == "all_of":
+            return all(self.absorb(positive(child), scopes) for child in facts.all_of)
+        elif step == "any_of":
+            self.choices.append(self._any_of(node, facts, scopes))
+        elif step == "one_of":
+            self.choices.append(self._one_of(facts, scopes))
+        elif step == "negated" and facts.negated is not None:
+            return self.absorb(negative(facts.negated))
+        elif step == "condition":
+            ways = [tuple((lit, scopes if keep else ()) for lit, keep in lits) for lits in conditional(facts)]
+            self.choices.append([Part(literals=way) for way in ways])
+        elif step == "dependent":
+            for key, child in facts.dependent.items():
+                there = Part(literals=((positive(child), scopes),), clauses=(present(key),))
+                self.choices.append([there, Part(clauses=(absent(key),))])
+        return True
+
+    def _any_of(self, node: Node, facts: Facts, scopes: Scopes) -> list[Part]:
+        children = [(positive(child), scopes) for child in facts.any_of]
+        if not scopes:
+            return [Part(literals=(child,)) for child in children]
+        if len(children) > SUBSETS:
+            raise UnsupportedConstraint(
+                f"anyOf at {node.at('anyOf')} has over {SUBSETS} alternatives under an unevaluated keyword",
+                keyword="anyOf",
+                pointer=node.at("anyOf"),
+            )
+        sizes = range(1, len(children) + 1)
+        return [Part(literals=chosen) for size in sizes for chosen in combinations(children, size)]
+
+    def _one_of(self, facts: Facts, scopes: Scopes) -> list[Part]:
+        parts = []
+        for index, child in enumerate(facts.one_of):
+            others = self.context.overlapping(facts.one_of, index, OBJECT)
+            rest = tuple((negative(other), ()) for other in others)
+            parts.append(Part(literals=((positive(child), scopes), *rest)))
+        return parts
+
+    def _absorb_negative(self, node: Node, facts: Facts) -> bool:
+        if facts.always is not None:
+            return not facts.always
+        if facts.types is not None and "object" not in facts.types:
+            return True
+        parts = list(self._refutations(node, facts))
+        if facts.values is not None:
+            objects = [value for value in facts.values if isinstance(value, dict)]
+            if not objects:
+                return True
+            lits = tuple((self.context.constant(value, node) ^ 1, ()) for value in objects)
+            parts.append(Part(literals=lits))
+        if not parts:
+            return False
+        if len(parts) == 1:
+            return self.add(parts[0])
+        self.choices.append(parts)
+        return True
+
+    def _refutations(self, node: Node, facts: Facts) -> Iterable[Part]:
+        """Ways in which an object can fail the schema."""
+        if facts.unevaluated_keys is not None:
+            raise UnsupportedConstraint(
+                f"unevaluatedProperties at {node.at('unevaluatedProperties')} cannot be negated",
+                keyword="unevaluatedProperties",
+                pointer=node.at("unevaluatedProperties"),
+            )
+        if facts.required:
+            yield Part(clauses=(frozenset((key, False) for key in facts.required),))
+        for key, child in facts.properties.items():
+            if not self.context.is_true(child):
+                yield Part(clauses=(present(key),), layers=(Layer(properties={key: negative(child)}),))
+        layer = layer_of(facts, ())
+        for pattern, child in facts.patterns:
+            if not self.context.is_true(child):
+                yield Part(somewhere=(Somewhere(None, pattern, negative(child)),))
+        if facts.additional is not None and not self.context.is_true(facts.additional):
+            yield Part(somewhere=(Somewhere(layer, None, negative(facts.additional)),))
+        if facts.min_keys > 0:
+            yield Part(high=facts.min_keys - 1)
+        if facts.max_keys is not None:
+            yield Part(low=facts.max_keys + 1)
+        if facts.names is not None:
+            yield Part(somewhere=(Somewhere(None, self.context.scalars.strings([negative(facts.names)]), None),))
+        for key, others in facts.dependent_keys.items():
+            yield Part(clauses=(present(key), frozenset((other, False) for other in others)))
+        for key, child in facts.dependent.items():
+            yield Part(clauses=(present(key),), literals=((negative(child), ()),))
+        for lits in refuted_applicators(facts):
+            yield Part(literals=tuple((lit, ()) for lit in lits))
+
+    # ------------------------------------------------------------ looking ahead
+
+    def _consistent(self, before: int) -> bool:
+        """Whether every required key touched by layers from ``before`` on can still have a value."""
+        for layer in self.layers[before:]:
+            for key in layer.properties:
+                if present(key) in self.clauses and not self.context.possible(self.conjunction(key, self.layers)):
+                    return False
+        return True
+
+    @staticmethod
+    def conjunction(key: str, layers: Iterable[Layer]) -> tuple[Literal, ...]:
+        """What all layers ask of the value of ``key``."""
+        found: dict[Literal, None] = {}
+        for layer in layers:
+            matched = layer.matched(key)
+            for lit in matched if matched else [layer.additional]:
+                if lit is not None:
+                    found[lit] = None
+        return tuple(found)
+
+    def closed_layers(self) -> list[Layer]:
+        """The layers, ``unevaluatedProperties`` turned into additional ones."""
+        layers = list(self.layers)
+        for scope, lit, outer in self.unevaluated:
+            seen = [layer for layer in self.layers if scope in layer.scopes]
+            inner = any(scope in scopes for _, _, scopes in self.unevaluated)
+            if inner or any(layer.additional is not None for layer in seen):
+                continue
+            known: dict[str, Literal | None] = {key: None for layer in seen for key in layer.properties}
+            patterns = tuple((pattern, None) for layer in seen for pattern, _ in layer.patterns)
+            layers.append(Layer(known, patterns, lit, outer))
+        return layers
+
+
+def layer_of(facts: Facts, scopes: Scopes) -> Layer:
+    return Layer(
+        {key: positive(child) for key, child in facts.properties.items()},
+        tuple((pattern, positive(child)) for pattern, child in facts.patterns),
+        None if facts.additional is None else positive(facts.additional),
+        scopes,
+    )
+
+
+def conditional(facts: Facts) -> list[list[tuple[Literal, bool]]]:
+    """if / then / else as two alternatives: literals, and whether what they evaluate counts."""
+    assert facts.condition is not None
+    yes: list[tuple[Literal, bool]] = [(positive(facts.condition), True)]
+    no: list[tuple[Literal, bool]] = [(negative(facts.condition), False)]
+    if facts.then is not None:
+        yes.append((positive(facts.then), True))
+    if facts.otherwise is not None:
+        no.append((positive(facts.otherwise), True))
+    return [yes, no]
+
+
+def refuted_applicators(facts: Facts) -> Iterable[list[Literal]]:
+    """Ways in which a value can fail the in-place applicators."""
+    for child in (*facts.refs, *facts.all_of):
+        yield [negative(child)]
+    if facts.any_of:
+        yield [negative(child) for child in facts.any_of]
+    if facts.one_of:
+        yield [negative(child) for child in facts.one_of]
+        for left, right in combinations(facts.one_of, 2):
+            yield [positive(left), positive(right)]
+    if facts.negated is not None:
+        yield [positive(facts.negated)]
+    if facts.condition is not None:
+        if facts.then is not None:
+            yield [positive(facts.condition), negative(facts.then)]
+        if facts.otherwise is not None:
+            yield [negative(facts.condition), negative(facts.otherwise)]
