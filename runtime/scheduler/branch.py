@@ -38,7 +38,7 @@ class State(Enum):
     ENDED = auto()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """One Submit or Score: what its branches have in common."""
 
@@ -60,7 +60,7 @@ class Request:
     """Of a Score: its one terminal message is sent."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Branch:
     request: Request
     choice: int
@@ -157,7 +157,7 @@ class Hold:
     block: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Row:
     """A branch on the device. ``table``: its blocks, the first ``stored`` of them the tree's under ``lease``."""
 
@@ -184,5 +184,7 @@ class Row:
     leaving: bool = False
     """No further plan: to be torn down when the sent ones are done."""
     pending_until: int = 0
+    seated_at: int = 0
+    """Length of the branch when it got this row."""
     waiters: list[tuple[int, Branch]] = field(default_factory=list)
     """(tokens that must be computed first, who waits for it)."""

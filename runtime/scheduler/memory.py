@@ -92,6 +92,7 @@ class Memory:
                 row.hold = hold
                 row.copy = BlockCopy(copy.block, target[0], copy.tokens)
         row.ahead = row.computed
+        row.seated_at = branch.length
         return row
 
     def announce(self, row: Row, ids: bytes) -> None:

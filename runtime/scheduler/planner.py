@@ -118,11 +118,12 @@ class Planner:
         self._life.push_back(row)
 
     def _force_push_back(self) -> None:
-        """Test switch: push one running row back at every k-th step."""
-        every, running = self._books.config.switches.preempt_every, self._books.running
-        if every > 0 and running and (self._books.step + 1) % every == 0:
-            rows = list(running.values())
-            self.push_back(rows[(self._books.step // every) % len(rows)], Draft(0))
+        """Test switch: at every k-th step push back a row that has given an id since it was seated (so all end)."""
+        every, step = self._books.config.switches.preempt_every, self._books.step
+        if every > 0 and (step + 1) % every == 0:
+            rows = [row for row in self._books.running.values() if row.branch.length > row.seated_at]
+            if rows:
+                self.push_back(rows[(step // every) % len(rows)], Draft(0))
 
     # ------------------------------------------------------------ newcomers
 
