@@ -16,6 +16,7 @@ from .constraint import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from .defaults import default_backend, set_default_backend, set_default_factory
 from .errors import NoBackend, ProgramCancelled, ProgramError, UnknownVariable
 from .program import Function, function
+from .scoring import score, top
 from .state import State
 from .surface import (
     assistant,
@@ -63,6 +64,7 @@ __all__ = [
     "greedy_token_selection",
     "image",
     "role",
+    "score",
     "select",
     "separate_reasoning",
     "set_default_backend",
@@ -72,6 +74,7 @@ __all__ = [
     "system_begin",
     "system_end",
     "token_length_normalized",
+    "top",
     "unconditional_likelihood_normalized",
     "user",
     "user_begin",

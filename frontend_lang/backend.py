@@ -109,6 +109,12 @@ class Branch(Protocol):
     def ids(self) -> Sequence[int]:
         """Token ids, as far as they are known."""
 
+    def snippet(self, start: int, stop: int) -> str:
+        """Text of ids[start:stop], special tokens included."""
+
+    def pieces(self, outcome: Outcome) -> tuple[tuple[str, bool], ...]:
+        """The generated text as runs of (text, forced)."""
+
 
 class Backend(Protocol):
     loop: LoopThread

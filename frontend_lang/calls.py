@@ -11,7 +11,8 @@ from .where import Where
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """``kind``: gen or select. Times are seconds since the run began. ``pieces``: (text, forced) in order."""
+    """``kind``: gen or select. Times are seconds since the run began; ``path``: the branch (forks that lead to it).
+    ``pieces``: (text, forced) in order. ``diverged``: what stands in the prompt where the cached part ends."""
 
     kind: str
     name: str | None
@@ -21,4 +22,6 @@ class CallRecord:
     end: float
     text: str
     reason: str
+    path: tuple[int, ...] = ()
+    diverged: str = ""
     pieces: tuple[tuple[str, bool], ...] = ()

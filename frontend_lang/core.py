@@ -7,19 +7,20 @@ and an idle state no task.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from . import execute
 from .backend import Branch
-from .calls import CallRecord
 from .errors import ProgramCancelled, ProgramError, failed_call, skipped_call
 from .expr import Expr, Gen, Reasoning, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, Text
 from .ops import Op, OpenMessage
 from .run import Run
 from .slot import CallSlot, Slot, TextLog, Waiters
 from .where import Where
+
+T = TypeVar("T")
 
 
 class StateCore:
@@ -42,9 +43,7 @@ class StateCore:
         self.messages: list[dict[str, str]] = []
         self.open_message: OpenMessage | None = None
         self.open_scopes: list[tuple[CallSlot, list[str]]] = []
-        self.calls: list[CallRecord] = []
         self.error: ProgramError | None = None
-        self.started = time.monotonic()
         self.declarations = Waiters()
         self._queue: deque[Op] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -226,6 +225,23 @@ class StateCore:
         for slot, parts in self.open_scopes:
             parts.append(text)
             slot.stream.append(text)
+
+    def request(self, work: Callable[[StateCore], Awaitable[T]]) -> asyncio.Future[T]:
+        """Do something when all that was appended so far is done; the future gets its result or the state's error."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def run(core: StateCore) -> None:
+            if core.error is not None:
+                future.set_exception(core.error)
+                return
+            try:
+                future.set_result(await work(core))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._queue.append(Op(run, always=True, more=False))
+        self._kick()
+        return future
 
     async def settled(self) -> None:
         """Wait until all that was appended so far has been executed (or skipped after an error)."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ramet.runtime.protocol.errors import InvalidRequest, Overloaded
+from ramet.runtime.protocol.messages import Usage
 
 from .backend import Branch, Delta, GenCall, Outcome
 from .calls import CallRecord
@@ -21,6 +22,9 @@ from .slot import CallSlot
 
 if TYPE_CHECKING:
     from .core import StateCore
+
+SNIPPET = 12
+"""Tokens shown of the place where a prompt stops being cached."""
 
 
 def _branch(core: StateCore) -> Branch:
@@ -89,7 +93,8 @@ async def generate(core: StateCore, expr: Gen[object], slot: CallSlot) -> None:
         outcomes = await _probe(core, call)
     else:
         outcomes = await _generate(core, expr.options, call, slot)
-    record = _record(core, expr, outcomes, begin)
+    first = outcomes[0]
+    record = _record(core, expr, first.usage, begin, first.text, first.reason, first)
     texts = ["" if probe else outcome.text for outcome in outcomes]
     core.add_text(texts[0], streamed=True)
     metas = [gen_meta(outcome, record) for outcome in outcomes]
@@ -132,20 +137,30 @@ async def _generate(core: StateCore, options: Options, call: GenCall, slot: Call
     raise AssertionError("unreachable")
 
 
-def _record(core: StateCore, expr: Gen[object], outcomes: Sequence[Outcome], begin: float) -> CallRecord:
-    first = outcomes[0]
+def _record(
+    core: StateCore,
+    expr: Gen[object] | Select,
+    usage: Usage,
+    begin: float,
+    text: str,
+    reason: str,
+    first: Outcome | None,
+) -> CallRecord:
+    run, branch = core.run, _branch(core)
     record = CallRecord(
-        "gen",
+        "gen" if isinstance(expr, Gen) else "select",
         expr.name,
         expr.where,
-        first.usage,
-        begin - core.started,
-        time.monotonic() - core.started,
-        first.text,
-        first.reason,
+        usage,
+        begin - run.started,
+        time.monotonic() - run.started,
+        text,
+        reason,
+        branch.path,
+        branch.snippet(usage.cached, min(usage.cached + SNIPPET, usage.prompt)),
+        branch.pieces(first) if first is not None else ((text, False),),
     )
-    core.calls.append(record)
-    core.run.count(record.usage)
+    run.calls.append(record)
     return record
 
 
@@ -167,21 +182,22 @@ async def select(core: StateCore, expr: Select, slot: CallSlot) -> None:
         raise ValueError(f"the choices_method returned {decision.decision!r}, which is none of {list(expr.choices)}")
     winner = expr.choices.index(decision.decision)
     branch.take(scores, winner, decision.decision)
-    record = CallRecord(
-        "select",
-        expr.name,
-        expr.where,
-        scores.usage,
-        begin - core.started,
-        time.monotonic() - core.started,
-        decision.decision,
-        "choice",
-    )
-    core.calls.append(record)
-    core.run.count(record.usage)
+    record = _record(core, expr, scores.usage, begin, decision.decision, "choice", None)
     core.add_text(decision.decision)
     slot.stream.append(decision.decision)
     slot.resolve(decision.decision, select_meta(scores, means, decision, record))
+
+
+async def score_branch(core: StateCore, after: str, choices: Sequence[str]) -> list[float]:
+    """Log-probability of each choice if ``after`` and then the choice followed; nothing is appended."""
+    branch = _branch(core).fork(_branch(core).path)
+    try:
+        branch.append(after)
+        call = fill(core.run.options, None, (), None, branch.path)
+        scores = await branch.score(choices, False, call)
+    finally:
+        branch.close()
+    return [sum(entry[0] for entry in entries) for entries in scores.tokens]
 
 
 # ---------------------------------------------------------------- forks, ends, compositions

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
 from ramet.runtime.protocol.messages import Usage
 
 from .backend import Backend
+from .calls import CallRecord
 from .options import NOTHING, Options
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ class Run:
         self.usage = Usage()
         """Tokens of all calls so far, those of forks included. Written on the backend's loop."""
         self.cores: weakref.WeakSet[StateCore] = weakref.WeakSet()
+        self.started = time.monotonic()
+        self.calls: list[CallRecord] = []
+        """Every call of every branch, as they ended."""
         self._lock = threading.Lock()
 
     def add(self, core: StateCore) -> None:

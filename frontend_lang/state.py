@@ -10,6 +10,7 @@ from . import reading
 from .core import StateCore
 from .errors import ProgramError
 from .execute import fork_op
+from .explain import Explanation
 from .expr import Appendable, Chain, Expr, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, Text, as_expr
 from .slot import SetSlot
 from .where import caller
@@ -186,6 +187,11 @@ class State(_StateBase[R]):
         if error is not None:
             raise error
         return self._returned  # type: ignore[return-value]
+
+    def explain(self) -> Explanation:
+        """What every call of this run cost, and where its prompt stopped being cached; waits. ``print`` it."""
+        reading.settle(self._core)
+        return Explanation(self._core.run.program, sorted(self._core.run.calls, key=lambda call: call.begin))
 
     def cancel(self) -> None:
         """Stop the generations of this run; values that are not there yet raise ProgramCancelled."""

@@ -244,6 +244,27 @@ class TokenBranch:
                     self._pending.append(Piece(item.leftover))
         return "".join(texts)
 
+    # ------------------------------------------------------------ seeing
+
+    def snippet(self, start: int, stop: int) -> str:
+        runs: list[str] = []
+        plain: list[int] = []
+        for token in self.ids[start:stop]:
+            if self._backend.decode([token]):
+                plain.append(token)
+            else:
+                runs += [self._backend.decode(plain).decode("utf-8", "replace"), self._backend.token_text(token)]
+                plain = []
+        return "".join([*runs, self._backend.decode(plain).decode("utf-8", "replace")])
+
+    def pieces(self, outcome: Outcome) -> tuple[tuple[str, bool], ...]:
+        runs: list[tuple[list[int], bool]] = []
+        for token, flag in zip(outcome.ids, outcome.forced, strict=False):
+            if not runs or runs[-1][1] != flag:
+                runs.append(([], flag))
+            runs[-1][0].append(token)
+        return tuple((self._backend.decode(ids).decode("utf-8", "replace"), flag) for ids, flag in runs)
+
     def close(self) -> None:
         if self._held is not None:
             self._held.drop()
