@@ -37,6 +37,8 @@ from .surface import (
     user_end,
     video,
 )
+from .tools import Tool, ToolCall, ToolError, ToolRoundsExceeded
+from .tools import as_tool as tool
 
 __all__ = [
     "REGEX_BOOL",
@@ -52,6 +54,10 @@ __all__ = [
     "ProgramCancelled",
     "ProgramError",
     "State",
+    "Tool",
+    "ToolCall",
+    "ToolError",
+    "ToolRoundsExceeded",
     "UnknownVariable",
     "assistant",
     "assistant_begin",
@@ -74,6 +80,7 @@ __all__ = [
     "system_begin",
     "system_end",
     "token_length_normalized",
+    "tool",
     "top",
     "unconditional_likelihood_normalized",
     "user",

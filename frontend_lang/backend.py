@@ -7,7 +7,7 @@ promise that generated ids are never encoded again (see ``token_branch.py``).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -122,6 +122,9 @@ class Backend(Protocol):
     """What the chat template says by itself when no system message comes first: part of ``role_begin``'s text."""
 
     def open(self, path: tuple[int, ...] = ()) -> Branch: ...
+    def tools_text(self, tools: Sequence[Mapping[str, object]]) -> str:
+        """What is added to the system text so that the model knows the tools (name, description, parameters each)."""
+
     def role_stops(self) -> tuple[str, ...]:
         """Stops that the chat template adds inside a role."""
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from . import execute
 from .backend import Branch
 from .errors import ProgramCancelled, ProgramError, failed_call, skipped_call
-from .expr import Expr, Gen, Reasoning, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, Text
+from .expr import Expr, Gen, Reasoning, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, ShowTools, Text
 from .ops import Op, OpenMessage
 from .run import Run
 from .slot import CallSlot, Slot, TextLog, Waiters
@@ -41,6 +41,8 @@ class StateCore:
         self.branch = branch
         self.log = TextLog()
         self.messages: list[dict[str, str]] = []
+        self.tools: set[str] = set()
+        """Names of tools that the prompt shows."""
         self.open_message: OpenMessage | None = None
         self.open_scopes: list[tuple[CallSlot, list[str]]] = []
         self.error: ProgramError | None = None
@@ -88,12 +90,14 @@ class StateCore:
         match expr:
             case Text(value, where):
                 return Op(lambda core: execute.text(core, value), where=where)
-            case Gen(name, _, _, parse, where):
+            case Gen(name, _, _, parse, where, _):
                 slot = self._slot(expr, name, where, parse)
                 return Op(lambda core: execute.generate(core, expr, slot), (slot,), where)
             case Select(name, _, _, _, parse, where):
                 slot = self._slot(expr, name, where, parse)
                 return Op(lambda core: execute.select(core, expr, slot), (slot,), where)
+            case ShowTools(tools, where):
+                return Op(lambda core: execute.show_tools(core, tools), where=where)
             case RoleBegin(role, where):
                 if self.role is not None:
                     raise ProgramError(
@@ -154,6 +158,7 @@ class StateCore:
         self.branch = branch
         self.log.append(parent.log.text())
         self.messages = list(parent.messages)
+        self.tools = set(parent.tools)
         if parent.open_message is not None:
             self.open_message = OpenMessage(parent.open_message.role, list(parent.open_message.parts))
         self.error = self.error or parent.error
@@ -214,7 +219,7 @@ class StateCore:
 
     def will_go_on(self) -> bool:
         """More calls will follow the one that is being executed: its KV is worth keeping."""
-        return not self._ending or any(op.more for op in self._queue)
+        return not self._ending or any(op.more for op in list(self._queue))
 
     def add_text(self, text: str, *, streamed: bool = False) -> None:
         """Account for text that the branch now holds. ``streamed``: it is in the log already."""

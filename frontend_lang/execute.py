@@ -19,6 +19,8 @@ from .meta import gen_meta, select_meta
 from .ops import Op, OpenMessage
 from .options import DEFAULT_MAX_TOKENS, Options
 from .slot import CallSlot
+from .tool_loop import ToolLoop
+from .tools import Tool
 
 if TYPE_CHECKING:
     from .core import StateCore
@@ -85,7 +87,36 @@ def gen_call(core: StateCore, expr: Gen[object] | Select) -> GenCall:
     return fill(o, max_tokens, stop, None if constraint is None else constraint.spec, _branch(core).path)
 
 
+async def show_tools(core: StateCore, tools: Sequence[Tool]) -> None:
+    await text(core, core.run.backend.tools_text([tool.schema for tool in tools]))
+    core.tools.update(tool.name for tool in tools)
+
+
+async def generate_with_tools(core: StateCore, expr: Gen[object], slot: CallSlot) -> None:
+    assert expr.tools is not None
+    begin = time.monotonic()
+
+    async def one(call: GenCall) -> Outcome:
+        nonlocal begin
+        part = CallSlot(None)
+        (outcome,) = await _generate(core, expr.options, call, part)
+        _record(core, expr, outcome.usage, begin, outcome.text, outcome.reason, outcome)
+        core.add_text(outcome.text, streamed=True)
+        begin = time.monotonic()
+        return outcome
+
+    loop = ToolLoop(core, _branch(core), gen_call(core, expr), expr.tools, one)
+    outcome = await loop.run()
+    meta = gen_meta(outcome, core.run.calls[-1])
+    meta["tool_calls"], meta["rounds"] = loop.calls, loop.rounds
+    slot.stream.append(outcome.text)
+    slot.resolve(outcome.text, meta)
+
+
 async def generate(core: StateCore, expr: Gen[object], slot: CallSlot) -> None:
+    if expr.tools is not None:
+        await generate_with_tools(core, expr, slot)
+        return
     call = gen_call(core, expr)
     begin = time.monotonic()
     probe = call.max_tokens == 0

@@ -15,6 +15,7 @@ from .where import UNKNOWN, Where
 if TYPE_CHECKING:
     from .choices import ChoicesMethod
     from .constraint import Constraint
+    from .tools import Tool, ToolUse
 
 T = TypeVar("T", covariant=True)
 Appendable = Union["Expr", str]
@@ -65,6 +66,15 @@ class Gen(Expr, Generic[T]):
     options: Options = NOTHING
     constraint: Constraint | None = None
     parse: Callable[[str], T] | None = None
+    where: Where = UNKNOWN
+    tools: ToolUse | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ShowTools(Expr):
+    """Tell the model of the tools, at the end of a system message."""
+
+    tools: tuple[Tool, ...]
     where: Where = UNKNOWN
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -59,6 +60,9 @@ class FakeBackend:
 
     def open(self, path: tuple[int, ...] = ()) -> Branch:
         return TokenBranch(self, path)
+
+    def tools_text(self, tools: Sequence[Mapping[str, object]]) -> str:
+        return "\n\n" + "\n".join(json.dumps(tool) for tool in tools)
 
     def role_stops(self) -> tuple[str, ...]:
         return ()

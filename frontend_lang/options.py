@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from .choices import ChoicesMethod
+    from .tools import Tool
 
 DEFAULT_MAX_TOKENS = 128
 
@@ -40,6 +41,10 @@ class GenOptions(TypedDict, total=False):
     retries: int | None
     max_new_tokens: int | None
     max_completion_tokens: int | None
+    tools: Sequence[Callable[..., object] | Tool] | None
+    tool_choice: str
+    tool_errors: str
+    max_rounds: int
 
 
 ALIASES = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "timeout": "timeout_s"}

@@ -50,7 +50,7 @@ def error_of(core: StateCore) -> BaseException | None:
 
 
 def _unknown(core: StateCore, name: object) -> BaseException:
-    names = ", ".join(repr(key) for key in core.declared if isinstance(key, str)) or "none"
+    names = ", ".join(repr(key) for key in list(core.declared) if isinstance(key, str)) or "none"
     what = repr(name) if isinstance(name, str) else f"the given {type(name).__name__}"
     error = error_of(core)
     if error is not None:
@@ -119,7 +119,8 @@ def text_iter(core: StateCore, name: str | None) -> Iterator[str]:
     place = 0
     while True:
         if loop.closed or place < len(log.parts) or log.ended:
-            text, place = "".join(log.parts[place:]), len(log.parts)
+            stop = len(log.parts)
+            text, place = "".join(log.parts[place:stop]), stop
         else:
             text, place = loop.wait(log.read(place))
         if text:

@@ -121,7 +121,7 @@ class _StateBase(Generic[R]):
 
     def __repr__(self) -> str:
         core = self._core
-        names = ", ".join(str(name) for name in core.declared if isinstance(name, str))
+        names = ", ".join(str(name) for name in list(core.declared) if isinstance(name, str))
         return f"<{type(self).__name__} of {core.run.program!r}: {names or 'no variables'}>"
 
 

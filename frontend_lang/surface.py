@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .choices import ChoicesMethod, as_method
 from .constraint import Constraint, from_dtype, from_grammar, from_regex, from_schema
-from .expr import Appendable, Chain, Expr, Gen, Reasoning, RoleBegin, RoleEnd, Select, as_expr
+from .expr import Appendable, Chain, Expr, Gen, Reasoning, RoleBegin, RoleEnd, Select, ShowTools, as_expr
 from .options import GenOptions, make_options
+from .tools import Tool, ToolUse, as_tools
 from .where import Where, caller
 
 if TYPE_CHECKING:
@@ -128,13 +129,18 @@ def gen(
     retries: int | None = None,
     max_new_tokens: int | None = None,
     max_completion_tokens: int | None = None,
+    tools: Sequence[Callable[..., object] | Tool] | None = None,
+    tool_choice: str = "auto",
+    tool_errors: str = "return",
+    max_rounds: int = 4,
 ) -> Expr:
     """Generate text into variable ``name`` (None: just append it).
 
     ``max_tokens``: 128 unless the run says otherwise; with a schema or grammar, the rest of the context. ``stop``
     replaces the run's. One of ``regex``, ``schema`` (dict, JSON text, pydantic model, type; also ``json_schema``),
     ``grammar`` (Lark, GBNF), ``dtype`` (int, float, bool, str) or ``choices`` (then it is a `select`) binds the text.
-    ``n`` > 1 gives a list, and the state goes on with item 0. Raises ValueError, TypeError and InvalidConstraint.
+    ``n`` > 1 gives a list, and the state goes on with item 0. ``tools``: functions that the model may call, for up to
+    ``max_rounds`` rounds (see docs/dsl.md). Raises ValueError, TypeError and InvalidConstraint.
     """
     where = caller()
     if stop_regex is not None:
@@ -178,6 +184,7 @@ def gen(
         raise ValueError(f"gen({name!r}) can be bound by one thing at a time, got {' and '.join(bound)}")
     if choices is not None:
         return _select(name, choices, 0.0 if temperature is None else temperature, choices_method, where)
+    use = _tool_use(tools, tool_choice, tool_errors, max_rounds, bound) if tools is not None else None
     constraint: Constraint | None = None
     parse: Callable[[str], Any] | None = None
     if regex is not None:
@@ -190,7 +197,21 @@ def gen(
         constraint, parse, stops = from_dtype(dtype)
         own = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
         given["stop"] = (*own, *stops) or None
-    return Gen(name, make_options(given), constraint, parse, where)
+    return Gen(name, make_options(given), constraint, parse, where, use)
+
+
+def _tool_use(
+    tools: Sequence[Callable[..., object] | Tool], choice: str, errors: str, max_rounds: int, bound: list[str]
+) -> ToolUse:
+    if bound:
+        raise ValueError(f"gen(tools=...) cannot be bound by {bound[0]} as well")
+    if choice not in ("auto", "required"):
+        raise ValueError(f"tool_choice must be 'auto' or 'required', got {choice!r}")
+    if errors not in ("return", "raise"):
+        raise ValueError(f"tool_errors must be 'return' (to the model) or 'raise', got {errors!r}")
+    if max_rounds < 1:
+        raise ValueError(f"max_rounds must be 1 or more, got {max_rounds!r}")
+    return ToolUse(as_tools(tools), max_rounds, choice, errors)
 
 
 def gen_int(
@@ -256,9 +277,13 @@ def role(name: str, content: Appendable | None = None) -> Expr:
     return Chain((RoleBegin(name, where), *inside, RoleEnd(name, where)))
 
 
-def system(content: Appendable | None = None) -> Expr:
-    """A system message."""
-    return role("system", content)
+def system(content: Appendable | None = None, *, tools: Sequence[Callable[..., object] | Tool] | None = None) -> Expr:
+    """A system message. ``tools``: functions that it shows to the model, for `gen` with ``tools=``."""
+    if tools is None:
+        return role("system", content)
+    where = caller()
+    inside = as_expr(content).parts() if content is not None else ()
+    return Chain((RoleBegin("system", where), *inside, ShowTools(as_tools(tools), where), RoleEnd("system", where)))
 
 
 def user(content: Appendable | None = None) -> Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import cast
 
 from ramet.frontend_lang.backend import Branch, BranchKey, Cut, End, GenCall, Piece, TokenChunk
@@ -13,6 +13,7 @@ from ramet.frontend_lang.token_branch import TokenBranch
 from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.frontend.client import Client, Generation
 from ramet.runtime.frontend.requests import GenerateRequest, ScoreRequest
+from ramet.runtime.frontend.tools import tools_text
 from ramet.runtime.protocol.messages import BranchRef, Namespace, TokenLogprob, Usage
 from ramet.runtime.store import ModelMeta
 from ramet.runtime.tokenizer import Tokenizer
@@ -40,6 +41,9 @@ class EngineBackend:
 
     def open(self, path: tuple[int, ...] = ()) -> Branch:
         return TokenBranch(self, path)
+
+    def tools_text(self, tools: Sequence[Mapping[str, object]]) -> str:
+        return f"\n\n{tools_text(tools)}"
 
     def role_stops(self) -> tuple[str, ...]:
         return ()  # a turn ends with an end token, which the worker knows

@@ -101,3 +101,131 @@ def test_an_error_of_a_state_is_raised_by_score(fake: FakeBackend) -> None:
 
     with pytest.raises(rt.ProgramError, match="append some text"):
         program.run(backend=fake)
+
+
+# ---------------------------------------------------------------- tools
+
+
+def weather(city: str, days: int = 1) -> dict[str, object]:
+    """The weather of a city."""
+    if city == "Atlantis":
+        raise LookupError("no such city")
+    return {"city": city, "days": days, "sky": "clear"}
+
+
+async def add(a: int, b: int) -> int:
+    """The sum of two numbers."""
+    return a + b
+
+
+def script(*answers: str) -> FakeBackend:
+    return FakeBackend(list(answers))
+
+
+def test_a_model_calls_tools_and_then_answers() -> None:
+    fake = script(
+        "Let me see. <tool_call>",
+        '{"name":"weather","arguments":{"city":"Oslo"}}',
+        " <tool_call>",
+        '{"name":"add","arguments":{"a":2,"b":3}}',
+        "",
+        "It is clear, and 5.",
+    )
+
+    @rt.function
+    def agent(s: rt.State, question: str) -> None:
+        s += rt.system("Help.", tools=[weather, add]) + rt.user(question)
+        s += rt.assistant(rt.gen("answer", tools=[weather, add]))
+
+    state = agent.run("How is it?", backend=fake)
+    assert state["answer"] == "It is clear, and 5."
+    meta = state.get_meta_info("answer")
+    assert [(c.name, c.result) for c in meta["tool_calls"]] == [
+        ("weather", {"city": "Oslo", "days": 1, "sky": "clear"}),
+        ("add", 5),
+    ]
+    assert meta["rounds"] == 1
+    messages = state.messages()
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "user", "assistant"]
+    assert '"parameters"' in messages[0]["content"] and messages[0]["content"].startswith("Help.")
+    assert messages[2]["content"] == (
+        'Let me see. <tool_call>\n{"name":"weather","arguments":{"city":"Oslo"}}\n</tool_call>'
+        ' <tool_call>\n{"name":"add","arguments":{"a":2,"b":3}}\n</tool_call>'
+    )
+    assert messages[3]["content"] == '<tool_response>\n{"city":"Oslo","days":1,"sky":"clear"}\n</tool_response>'
+    assert messages[4]["content"] == "<tool_response>\n5\n</tool_response>"
+    constraint = fake.requests[1].call.constraint
+    assert constraint is not None and '"const": "weather"' in constraint.text
+    assert "".join(state.text_iter()) == state.text() and fake.kept == {}
+    fake.close()
+
+
+def test_errors_of_tools_go_back_to_the_model_or_raise() -> None:
+    def answers() -> FakeBackend:
+        return script("<tool_call>", '{"name":"weather","arguments":{"city":"Atlantis"}}', "", "Sorry.")
+
+    @rt.function
+    def agent(s: rt.State, errors: str) -> None:
+        s += rt.system("Help.", tools=[weather]) + rt.user("?")
+        s += rt.assistant(rt.gen("answer", tools=[weather], tool_errors=errors))
+
+    fake = answers()
+    state = agent.run("return", backend=fake)
+    assert state["answer"] == "Sorry."
+    assert "LookupError: no such city" in state.messages()[3]["content"]
+    fake.close()
+    fake = answers()
+    with pytest.raises(rt.ProgramError, match=r"weather\(.*Atlantis.*raised LookupError: no such city") as caught:
+        agent.run("raise", backend=fake)["answer"]
+    assert isinstance(caught.value.cause, rt.ToolError)
+    assert isinstance(caught.value.cause.__cause__, LookupError)
+    fake.close()
+
+
+def test_the_number_of_rounds_is_bounded() -> None:
+    call = ["<tool_call>", '{"name":"add","arguments":{"a":1,"b":1}}', ""]
+    fake = script(*call * 4)
+
+    @rt.function
+    def agent(s: rt.State) -> None:
+        s += rt.system(tools=[add]) + rt.user("?") + rt.assistant(rt.gen("x", tools=[add], max_rounds=2))
+
+    with pytest.raises(rt.ProgramError, match="after max_rounds=2") as caught:
+        agent.run(backend=fake)["x"]
+    assert isinstance(caught.value.cause, rt.ToolRoundsExceeded)
+    fake.close()
+
+
+def test_a_required_call_comes_first() -> None:
+    fake = script('{"name":"add","arguments":{"a":1,"b":1}}', "", "Two.")
+
+    @rt.function
+    def agent(s: rt.State) -> None:
+        s += rt.system(tools=[add]) + rt.user("1+1?")
+        s += rt.assistant(rt.gen("x", tools=[add], tool_choice="required"))
+
+    assert agent.run(backend=fake)["x"] == "Two."
+    fake.close()
+
+
+def test_misuse_of_tools_says_what_to_do(fake: FakeBackend) -> None:
+    @rt.function
+    def bare(s: rt.State) -> None:
+        s += rt.system(tools=[add]) + rt.gen("x", tools=[add])
+
+    @rt.function
+    def hidden(s: rt.State) -> None:
+        s += rt.user("?") + rt.assistant(rt.gen("x", tools=[add]))
+
+    with pytest.raises(rt.ProgramError, match="inside an assistant message"):
+        bare.run(backend=fake)["x"]
+    with pytest.raises(rt.ProgramError, match=r"'add' was not shown.*give tools= to system"):
+        hidden.run(backend=fake)["x"]
+
+    def untyped(city):  # type: ignore[no-untyped-def]
+        return city
+
+    with pytest.raises(TypeError, match="'city' needs a type"):
+        rt.gen("x", tools=[untyped])
+    with pytest.raises(ValueError, match="tool_choice"):
+        rt.gen("x", tools=[add], tool_choice="sometimes")
