@@ -72,6 +72,8 @@ class Session:
         )
         try:
             starting = asyncio.create_task(asyncio.to_thread(self.launcher.start))
+            # Interrupted meanwhile, nobody waits for it any more.
+            starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             self.tokenizer = await asyncio.to_thread(Tokenizer.load, self.folder)
             self.template = ChatTemplate(self.folder.meta)
             await starting

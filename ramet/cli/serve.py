@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--served-name", action="append", default=None, metavar="NAME", help="a further model name to answer to"
     )
     parser.add_argument("--log-level", default="warning", choices=("critical", "error", "warning", "info", "debug"))
-    parser.add_argument("--drain-seconds", type=positive, default=30, help="time for open requests on shutdown (30)")
+    parser.add_argument("--drain-seconds", type=positive, default=3, help="time for open requests on shutdown (3)")
     add_runtime_options(parser)
 
 

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Literal
 
 import msgspec
-from ramet.runtime.protocol.config import RuntimeConfig
+from ramet.runtime import store
+from ramet.runtime.protocol.config import RuntimeConfig, SchedulerConfig
 from ramet.runtime.protocol.errors import RametError
 
 from .child import ChildCommand
@@ -71,10 +72,15 @@ class Launcher:
         with self._lock:
             if self._supervisor is not None:
                 raise RametError("this launcher was started before; make a new one")
-            self._run_dir = RunDir(self.config.run_dir)
             model = str(Path(self.config.model).absolute()) if self.config.model else ""
+            scheduler = _with_context(self.config.scheduler, model)
+            self._run_dir = RunDir(self.config.run_dir)
             self.config = msgspec.structs.replace(
-                self.config, run_dir=str(self._run_dir.path), parent_pid=os.getpid(), model=model
+                self.config,
+                run_dir=str(self._run_dir.path),
+                parent_pid=os.getpid(),
+                model=model,
+                scheduler=scheduler,
             )
             self._supervisor = Supervisor(self._commands(self.config), self._run_dir, self._failed)
             self._at_exit = _stop_at_exit(self)
@@ -142,6 +148,16 @@ class Launcher:
         late = [child.role for child in supervisor.status() if not child.ready]
         lines = "\n".join(f"{role}:\n{self.logs(role)}" for role in late)
         return f"not ready after {self._start_timeout_s:g} s: {', '.join(late)}; the last lines of their logs:\n{lines}"
+
+
+def _with_context(scheduler: SchedulerConfig, model: str) -> SchedulerConfig:
+    """The scheduler knows no models, so the context is read here. Raises LaunchFailed for one beyond the model's."""
+    if not model:
+        return scheduler
+    own = store.open(Path(model)).meta.context
+    if scheduler.context > own:
+        raise LaunchFailed(f"context {scheduler.context} was asked for, the model has {own}; give at most that")
+    return scheduler if scheduler.context else msgspec.structs.replace(scheduler, context=own)
 
 
 def _stop_at_exit(launcher: Launcher) -> Callable[[], None]:

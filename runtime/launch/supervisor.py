@@ -78,7 +78,7 @@ class Supervisor:
         self._thread.start()
 
     def wait_started(self, timeout_s: float) -> bool:
-        """True once all were ready, or one has failed (see ``failure``)."""
+        """True once all were ready, one has failed (see ``failure``), or ``stop`` was called."""
         return self._settled.wait(timeout_s)
 
     def stop(self) -> None:
@@ -124,8 +124,8 @@ class Supervisor:
             log.exception("the supervisor failed")
             self.failure = f"the supervisor failed: {type(error).__name__}: {error}"
         self._end_children()
+        self._settled.set()  # whoever waits for the start (in another thread) learns that it was stopped
         if self.failure:
-            self._settled.set()
             self._on_failure(self.failure)
 
     def _look(self, seat: _Seat, now: float, elapsed: float) -> None:
