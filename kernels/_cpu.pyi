@@ -101,6 +101,9 @@ class Program:
     def silu_mul(self, gate: int, up: int, to: int) -> None: ...
     def bias(self, x: int, vector: Weight, to: int) -> None: ...
     def take_rows(self, x: int, to: int) -> None: ...
+    def profile(self, on: bool) -> dict[str, float]:
+        """Seconds per kind of step since the last call; switches profiling on or off."""
+
     def run(
         self,
         ids: NDArray[np.int32],

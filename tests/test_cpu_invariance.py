@@ -242,3 +242,21 @@ def test_weights_may_be_read_from_anywhere(kind):
         program = ops.compile(lambda o, w=w: o.take_rows(o.matmul(o.embed(x), w)))
         results.append(program.run(batch_of([Row(range(4), 0, [0])]), ops.kv_cache(1, 1, 16, 1, 16)).copy())
     assert same(*results)
+
+
+@pytest.mark.parametrize("quant", ("Q4_0", "Q4_1", "Q8_0", "Q6_K", "Q5_K"))
+@pytest.mark.parametrize("rows", (1, 16, 50))
+def test_lanes_with_fused_multiply_add_agree_on_matmul(quant, rows):
+    """Integer products are exact whichever instruction forms them, and their sums have one order."""
+    weight = raw_weight(quant, 64, 512, np.random.default_rng(0))
+    x = float_weight(np.random.default_rng(1).standard_normal((rows, 512)).astype(np.float32))
+    results = []
+    for isa in lanes():
+        if isa == "portable":
+            continue
+        ops = cpu.CpuOps(isa=isa, threads=1)
+        table, packed = ops.weight(x), ops.weight(weight)
+        program = ops.compile(lambda o, x=table, w=packed: o.take_rows(o.matmul(o.embed(x), w)))
+        kv = ops.kv_cache(1, 4, 16, 1, 16)
+        results.append(program.run(batch_of([Row(range(rows), 0, range(4))]), kv).copy())
+    assert all(same(result, results[0]) for result in results)

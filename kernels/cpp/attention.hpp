@@ -1,15 +1,18 @@
-// Attention over paged KV in segments of 64 keys, written once for every lane; the products are in scores.hpp.
+// Attention over paged KV in segments of 64 keys, written once for every lane; its products are of the type P.
 #pragma once
 
 #include <math.h>
 
-#include "scores.hpp"
 #include "types.hpp"
 #include "vec.hpp"
 
 namespace {
+using namespace ramet;
+
+alignas(64) const float COUNT[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 // Where the keys and values of a segment lie, tile by tile, in the type that the products read.
+template <class Number>
 struct Segment {
     const Number* keys[4];
     const Number* values[4];
@@ -19,6 +22,7 @@ struct Segment {
 };
 
 // Running state and workspace of an item: laid out in the caller's scratch.
+template <class Number>
 struct Work {
     Number* q;        // [MAX_QUERIES + 16][width]
     float* s;         // [MAX_QUERIES + 16][64] scores, then probabilities
@@ -60,7 +64,7 @@ struct Work {
     }
 };
 
-size_t attend_scratch(int width) { return Work::bytes(width); }
+size_t attend_scratch(int width) { return Work<float>::bytes(width); }
 
 // The unit and slot of a position.
 RAMET_INLINE const uint8_t* unit_of(const AttentionArgs& a, const AttentionRun& run, int position, int& slot) {
@@ -70,12 +74,15 @@ RAMET_INLINE const uint8_t* unit_of(const AttentionArgs& a, const AttentionRun& 
 
 // Keys and values of segment `seg`, in place where they can be read there, else staged. Values of slots that are not
 // filled are staged as zeros; their keys may be anything (their scores are replaced before use).
-void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work& w, Segment& out) {
+template <class P>
+void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work<typename P::Number>& w,
+           Segment<typename P::Number>& out) {
+    using Number = typename P::Number;
     const Kv& kv = *a.kv;
     const int base = seg * SEGMENT;
     const int filled = run.context - base < SEGMENT ? run.context - base : SEGMENT;
     out.tiles = (filled + TILE - 1) / TILE;
-    const bool in_place = kv.block >= TILE && stored_as_number(kv);
+    const bool in_place = kv.block >= TILE && P::stored_as_number(kv);
     if (kv.type == KvType::I8) {
         for (int i = 0; i < filled; ++i) {
             int slot;
@@ -94,7 +101,7 @@ void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work& w, Se
             for (int i = 0; i < TILE; ++i) {
                 int slot = 0;
                 const uint8_t* unit = i < here ? unit_of(a, run, first + i, slot) : nullptr;
-                stage_slot(kv, unit, slot, w.keys, w.values, t * TILE + i);
+                P::stage_slot(kv, unit, slot, w.keys, w.values, t * TILE + i);
             }
             continue;
         }
@@ -106,24 +113,27 @@ void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work& w, Se
         if (in_place) {
             out.keys[t] = (const Number*)keys;
         } else {
-            widen(kv, keys, (size_t)TILE * kv.width, w.keys + (size_t)t * TILE * kv.width);
+            P::widen(kv, keys, (size_t)TILE * kv.width, w.keys + (size_t)t * TILE * kv.width);
         }
-        if (in_place && here == TILE && !VALUES_STAGED) {
+        if (in_place && here == TILE && !P::VALUES_TOGETHER) {
             out.values[t] = (const Number*)values;
         } else {
-            widen(kv, values, (size_t)TILE * kv.width, w.values + (size_t)t * TILE * kv.width);
-            if (here < TILE) clear_values(kv.width, w.values + (size_t)t * TILE * kv.width, here);
+            P::widen(kv, values, (size_t)TILE * kv.width, w.values + (size_t)t * TILE * kv.width);
+            if (here < TILE) P::clear_values(kv.width, w.values + (size_t)t * TILE * kv.width, here);
         }
     }
+    if (P::VALUES_TOGETHER && out.tiles % 2) P::clear_values(kv.width, w.values + (size_t)out.tiles * TILE * kv.width, 0);
 }
 
 // Scores of one query to probabilities relative to the segment's maximum. Keys [lo, hi) of the segment are visible.
-RAMET_INLINE void soften(const AttentionArgs& a, const Segment& seg, Work& w, int q, int lo, int hi) {
+template <class P>
+RAMET_INLINE void soften(const AttentionArgs& a, const Segment<typename P::Number>& seg, Work<typename P::Number>& w, int q,
+                         int lo, int hi) {
     float* s = w.s + (size_t)q * SEGMENT;
-    Number* p = w.p + (size_t)q * SEGMENT;
+    typename P::Number* p = w.p + (size_t)q * SEGMENT;
     if (hi <= lo) {
         w.mpart[q] = -INFINITY;
-        for (int j = 0; j < 4; ++j) st_number(p + j * 16, set(0));
+        for (int j = 0; j < 4; ++j) P::st_number(p + j * 16, set(0));
         st(w.lpart + q * 16, set(0));
         return;
     }
@@ -149,13 +159,14 @@ RAMET_INLINE void soften(const AttentionArgs& a, const Segment& seg, Work& w, in
     st(w.lpart + q * 16, (v[0] + v[1]) + (v[2] + v[3]));
     for (int j = 0; j < 4; ++j) {
         if (a.kv->type == KvType::I8) v[j] = v[j] * ld(seg.value_scale + j * 16);
-        st_number(p + j * 16, v[j]);
+        P::st_number(p + j * 16, v[j]);
     }
     w.mpart[q] = peak;
 }
 
 // The segment's part into the running state: state = state * e^(m - m') + part * e^(mpart - m').
-RAMET_INLINE void merge(Work& w, int q, int width) {
+template <class Number>
+RAMET_INLINE void merge(Work<Number>& w, int q, int width) {
     if (w.mpart[q] == -INFINITY) return;
     const float m = w.m[q] > w.mpart[q] ? w.m[q] : w.mpart[q];
     float factors[16] = {w.m[q] - m, w.mpart[q] - m};
@@ -168,14 +179,17 @@ RAMET_INLINE void merge(Work& w, int q, int width) {
     for (int e = 0; e < width; e += 16) st(o + e, fma(ld(o + e), old, ld(part + e) * fresh));
 }
 
+template <class P>
 void attend(const AttentionArgs& a, void* scratch) {
+    using Number = typename P::Number;
     const AttentionItem& item = *a.item;
     const int width = a.kv->width, per = a.per_token;
-    Work w(scratch, width);
+    Work<Number> w(scratch, width);
     const int queries = item.tokens * per;
+    P::begin();
     for (int q = 0; q < queries; ++q) {
         const float* from = a.q + (size_t)item.token[q / per] * a.ldq + (a.kv_head * per + q % per) * width;
-        for (int e = 0; e < width; e += 16) st_number(w.q + (size_t)q * width + e, ld(from + e));
+        for (int e = 0; e < width; e += 16) P::st_number(w.q + (size_t)q * width + e, ld(from + e));
         for (int e = 0; e < width; e += 16) st(w.o + (size_t)q * width + e, set(0));
         st(w.l + q * 16, set(0));
         w.m[q] = -INFINITY;
@@ -191,19 +205,20 @@ void attend(const AttentionArgs& a, void* scratch) {
             first = lowest >= a.window && start > first ? start : first;
         }
         for (int s = first; s < run.seg1; ++s) {
-            Segment seg;
-            stage(a, run, s, w, seg);
-            scores(seg.keys, seg.tiles, width, w.q, run.q0, run.q1, w.s);
+            Segment<Number> seg;
+            stage<P>(a, run, s, w, seg);
+            P::scores(seg.keys, seg.tiles, width, w.q, run.q0, run.q1, w.s);
             for (int q = run.q0; q < run.q1; ++q) {
                 const int position = item.position[q / per], base = s * SEGMENT;
                 const int hi = position + 1 - base < SEGMENT ? position + 1 - base : SEGMENT;
                 const int lo = a.window > 0 && position - a.window + 1 > base ? position - a.window + 1 - base : 0;
-                soften(a, seg, w, q, lo, hi);
+                soften<P>(a, seg, w, q, lo, hi);
             }
-            weigh(seg.values, seg.tiles, width, w.p, run.q0, run.q1, w.part);
+            P::weigh(seg.values, seg.tiles, width, w.p, run.q0, run.q1, w.part);
             for (int q = run.q0; q < run.q1; ++q) merge(w, q, width);
         }
     }
+    P::end();
     for (int q = 0; q < queries; ++q) {
         float* to = a.out + (size_t)item.token[q / per] * a.ldo + (a.kv_head * per + q % per) * width;
         const F inverse = set(1.0f / sum(ld(w.l + q * 16)));

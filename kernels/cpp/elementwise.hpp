@@ -25,8 +25,6 @@ void norm(const float* x, const float* weight, float eps, int n, float* out) {
 }
 
 void quantise(const float* x, const Act& to, int row, int block, int count) {
-    const int blocks = to.blocks();
-    int8_t* q = to.q + (size_t)row * to.k;
     x -= block * QBLOCK;
     for (int b = block; b < block + count; ++b) {
         const F lo = ld(x + b * 32), hi = ld(x + b * 32 + 16);
@@ -34,13 +32,14 @@ void quantise(const float* x, const Act& to, int row, int block, int count) {
         const float scale = peak / 127.0f;
         const F inverse = set(peak > 0 ? 127.0f / peak : 0.0f);
         const I a = to_i(lo * inverse), c = to_i(hi * inverse);
-        st_i8(q + b * 32, a);
-        st_i8(q + b * 32 + 16, c);
+        const size_t at = to.at(row, b);
+        st_i8(to.q + at * QBLOCK, a);
+        st_i8(to.q + at * QBLOCK + 16, c);
         const int32_t first = sum(a), second = sum(c);
-        to.sums[((size_t)row * blocks + b) * 2] = first;
-        to.sums[((size_t)row * blocks + b) * 2 + 1] = second;
-        to.scale[(size_t)row * blocks + b] = scale;
-        to.scaled[(size_t)row * blocks + b] = scale * (float)(first + second);
+        to.sums_at(row, b)[0] = first;
+        to.sums_at(row, b)[TILE] = second;
+        to.scale[at] = scale;
+        to.scaled[at] = scale * (float)(first + second);
     }
 }
 

@@ -9,6 +9,7 @@
 #include "vec.hpp"
 
 namespace {
+using namespace ramet;
 
 RAMET_INLINE F load_scales(const uint8_t* p, bool wide) { return wide ? ld((const float*)p) : ld_f16((const uint16_t*)p); }
 
@@ -19,13 +20,13 @@ __attribute__((noinline)) void quant_rows(const Weight& w, const uint8_t* p, con
     constexpr int INTEGERS = KIND == WeightKind::U4 ? 256 : 512;
     constexpr int SCALES = WIDE ? 64 : 32;
     const int blocks = x.blocks();
-    const int8_t* q = x.q + (size_t)row * x.k;
-    const float* scale = x.scale + (size_t)row * blocks;
-    const float* scaled = x.scaled + (size_t)row * blocks;
-    const int32_t* sums = x.sums + (size_t)row * blocks * 2;
+    const int8_t* q = x.q + x.at(row, 0) * QBLOCK;  // rows [row, row + R) are of one panel
+    const float* scale = x.scale + x.at(row, 0);
+    const float* scaled = x.scaled + x.at(row, 0);
+    const int32_t* sums = x.sums_at(row, 0);
     F acc[R];
     for (int r = 0; r < R; ++r) acc[r] = set(0);
-    for (int b = 0; b < blocks; ++b, p += w.block_bytes) {
+    for (int b = 0; b < blocks; ++b, p += w.block_bytes, q += TILE * QBLOCK, scale += TILE, scaled += TILE, sums += 2 * TILE) {
         if (R <= 2) __builtin_prefetch(p + 2048), __builtin_prefetch(p + 2048 + 64), __builtin_prefetch(p + 2048 + 128),
                     __builtin_prefetch(p + 2048 + 192), __builtin_prefetch(p + 2048 + 256);
         Quad wq[8];
@@ -38,12 +39,11 @@ __attribute__((noinline)) void quant_rows(const Weight& w, const uint8_t* p, con
         if (HALVES) {
             const F first = load_scales(s, WIDE), second = load_scales(s + SCALES, WIDE);
             for (int r = 0; r < R; ++r) {
-                const int8_t* xr = q + (size_t)r * x.k + b * QBLOCK;
-                const int32_t* sr = sums + ((size_t)r * blocks + b) * 2;
-                I lo = seti(-w.zero * sr[0]), hi = seti(-w.zero * sr[1]);
+                const int8_t* xr = q + r * QBLOCK;
+                I lo = seti(-w.zero * sums[r]), hi = seti(-w.zero * sums[TILE + r]);
                 for (int j = 0; j < 4; ++j) lo = dot<KIND>(lo, wq[j], xr + 4 * j);
                 for (int j = 4; j < 8; ++j) hi = dot<KIND>(hi, wq[j], xr + 4 * j);
-                const F a = set(scale[(size_t)r * blocks + b]);
+                const F a = set(scale[r]);
                 acc[r] = fma(to_f(lo) * first, a, acc[r]);
                 acc[r] = fma(to_f(hi) * second, a, acc[r]);
             }
@@ -52,15 +52,12 @@ __attribute__((noinline)) void quant_rows(const Weight& w, const uint8_t* p, con
         const F ws = load_scales(s, WIDE);
         const F wm = MINIMA ? load_scales(s + SCALES, WIDE) : set(0);
         I d[R];
-        for (int r = 0; r < R; ++r) {
-            const int32_t* sr = sums + ((size_t)r * blocks + b) * 2;
-            d[r] = MINIMA ? seti(0) : seti(-w.zero * (sr[0] + sr[1]));
-        }
+        for (int r = 0; r < R; ++r) d[r] = MINIMA ? seti(0) : seti(-w.zero * (sums[r] + sums[TILE + r]));
         for (int j = 0; j < 8; ++j)
-            for (int r = 0; r < R; ++r) d[r] = dot<KIND>(d[r], wq[j], q + (size_t)r * x.k + b * QBLOCK + 4 * j);
+            for (int r = 0; r < R; ++r) d[r] = dot<KIND>(d[r], wq[j], q + r * QBLOCK + 4 * j);
         for (int r = 0; r < R; ++r) {
-            acc[r] = fma(to_f(d[r]) * ws, set(scale[(size_t)r * blocks + b]), acc[r]);
-            if (MINIMA) acc[r] = fma(wm, set(scaled[(size_t)r * blocks + b]), acc[r]);
+            acc[r] = fma(to_f(d[r]) * ws, set(scale[r]), acc[r]);
+            if (MINIMA) acc[r] = fma(wm, set(scaled[r]), acc[r]);
         }
     }
     for (int r = 0; r < R; ++r) {

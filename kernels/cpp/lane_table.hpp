@@ -5,6 +5,7 @@
 #include "elementwise.hpp"
 #include "gemm.hpp"
 #include "lane.hpp"
+#include "scores.hpp"
 
 namespace {
 
@@ -22,7 +23,7 @@ Lane make_lane(const char* name) {
     lane.add = add;
     lane.rope = rope;
     lane.store = store;
-    lane.attend = attend;
+    lane.attend = attend<FloatProducts>;
     lane.attend_scratch = attend_scratch;
     lane.argmax = argmax;
     lane.maximum = maximum;

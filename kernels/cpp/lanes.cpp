@@ -3,6 +3,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace ramet {
@@ -16,8 +20,18 @@ bool system_saves(uint64_t mask) {
     return ((((uint64_t)hi << 32) | lo) & mask) == mask;
 }
 
+// Linux grants the large state of tiles on demand, once for the whole process.
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr int REQUEST = 0x1023, TILE_DATA = 18;
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
 struct Features {
-    bool avx2 = false, avx512 = false;
+    bool avx2 = false, avx512 = false, amx = false;
     Features() {
         uint32_t a, b, c, d;
         if (!__get_cpuid(1, &a, &b, &c, &d)) return;
@@ -29,7 +43,9 @@ struct Features {
         __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71);
         const bool f = b7 >> 16 & 1, dq = b7 >> 17 & 1, bw = b7 >> 30 & 1, vl = b7 >> 31 & 1;
         const bool vnni = c7 >> 11 & 1, bf16 = a71 >> 5 & 1;
+        const bool tile_instructions = (d7 >> 24 & 1) && (d7 >> 25 & 1) && (d7 >> 22 & 1);
         avx512 = avx2 && f && dq && bw && vl && vnni && bf16 && system_saves(0xe6);
+        amx = avx512 && tile_instructions && system_saves(0x600e6) && may_use_tiles();
     }
 };
 
@@ -40,6 +56,7 @@ std::vector<const Lane*> lanes() {
     std::vector<const Lane*> found;
 #if defined(RAMET_X86_LANES)
     static const Features has;
+    if (has.amx) found.push_back(amx_lane());
     if (has.avx512) found.push_back(avx512_lane());
     if (has.avx2) found.push_back(avx2_lane());
 #endif

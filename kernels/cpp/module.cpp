@@ -1,6 +1,7 @@
 // Python's view of the kernels. Arrays are checked here; below, sizes are trusted.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -434,6 +435,13 @@ NB_MODULE(_cpu, m) {
         .def("silu_mul", [](PyProgram& p, int gate, int up, int to) { p.program.push(silu_mul_step(gate, up, to)); })
         .def("bias", [](PyProgram& p, int x, PyWeight& v, int to) { p.program.push(bias_step(x, p.use_vector(v), to)); })
         .def("take_rows", [](PyProgram& p, int x, int to) { p.program.push(take_rows_step(x, to)); })
+        .def("profile",
+             [](PyProgram& p, bool on) {
+                 std::map<std::string, double> seconds;
+                 std::swap(seconds, p.program.profile);
+                 p.program.profiling = on;
+                 return seconds;
+             })
         .def("run", &PyProgram::run, nb::arg("ids"), nb::arg("positions"), nb::arg("row_start"), nb::arg("context"),
              nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("groups"), nb::arg("kv"));
 }

@@ -40,7 +40,7 @@ void Program::make_room() {
             return here;
         };
         for (Value& v : values) {
-            const size_t n = (size_t)rows(v);
+            const size_t n = round_up((size_t)rows(v), 16);  // kernels may read, not use, rows up to the next 16
             v.act.ld = (int)round_up(v.width, TILE);
             v.act.k = v.width;
             v.act.f = v.floats ? (float*)take(4 * n * v.act.ld) : nullptr;
@@ -82,7 +82,15 @@ void Program::make_angles() {
     }
 }
 
+void Program::finish(int phase, int) {
+    if (!profiling) return;
+    const auto now = std::chrono::steady_clock::now();
+    profile[steps_[phase]->name()] += std::chrono::duration<double>(now - last_finish_).count();
+    last_finish_ = now;
+}
+
 const Act& Program::run(Batch next, const Kv& cache) {
+    last_finish_ = std::chrono::steady_clock::now();
     batch = std::move(next);
     kv = cache;
     batch.row_of.resize(batch.tokens);
@@ -91,6 +99,11 @@ const Act& Program::run(Batch next, const Kv& cache) {
     make_room();
     make_angles();
     if (heads_per_kv > 0) plan.make(batch, heads_per_kv);
+    if (profiling) {
+        const auto now = std::chrono::steady_clock::now();
+        profile["plan"] += std::chrono::duration<double>(now - last_finish_).count();
+        last_finish_ = now;
+    }
     pool.run(*this);
     return values[result].act;
 }

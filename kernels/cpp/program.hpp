@@ -1,7 +1,11 @@
 // A forward pass as a list of steps, run over a batch in one call.
 #pragma once
 
+#include <chrono>
+#include <cstdlib>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "batch.hpp"
@@ -30,6 +34,7 @@ class Program;
 class Step {
   public:
     virtual ~Step() = default;
+    virtual const char* name() const = 0;
     virtual int chunks(const Program& p) const = 0;
     virtual void chunk(Program& p, int index, int thread) = 0;
     // Bytes of workspace that a thread needs.
@@ -67,7 +72,11 @@ class Program : public Phases {
     int count() const override { return (int)steps_.size(); }
     int chunks(int phase) const override { return steps_[phase]->chunks(*this); }
     void chunk(int phase, int index, int thread) override { steps_[phase]->chunk(*this, index, thread); }
-    void finish(int, int) override {}
+    void finish(int phase, int) override;
+
+    // Seconds that each kind of step has taken since profiling was switched on.
+    bool profiling = false;
+    std::map<std::string, double> profile;
 
   private:
     struct Free {
@@ -86,6 +95,7 @@ class Program : public Phases {
     size_t scratch_bytes_ = 0;
     Memory arena_;
     size_t arena_bytes_ = 0;
+    std::chrono::steady_clock::time_point last_finish_;
 };
 
 }  // namespace ramet

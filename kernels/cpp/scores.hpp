@@ -1,7 +1,8 @@
-// The two products of attention: scores = q . keys and part = probabilities . values, per lane.
+// The two products of attention in floats: scores = keys . q and part = probabilities . values.
 //
-// Number is what the products read: bf16 in pairs where the lane has the bf16 dot product and the cache holds bf16 or
-// int8 (PAIRS), else float. A lane that has both is compiled with both, in two namespaces: see lane_avx512.cpp.
+// A Products type says what the products read (Number), brings stored keys and values into that form, and multiplies.
+// Each score is a sum over e in ascending order, each part a sum over keys in ascending order, whatever the number of
+// queries that are taken at a time.
 #pragma once
 
 #include "types.hpp"
@@ -11,15 +12,18 @@ namespace {
 
 using namespace ramet;
 
-alignas(64) const float COUNT[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+struct FloatProducts {
 using Number = float;
-constexpr bool VALUES_STAGED = false;
+// Whether the values of a whole segment must stand one after another.
+static constexpr bool VALUES_TOGETHER = false;
+static void begin() {}
+static void end() {}
 
-RAMET_INLINE bool stored_as_number(const Kv& kv) { return kv.type == KvType::F32; }
-RAMET_INLINE void st_number(float* p, F a) { st(p, a); }
+RAMET_STATIC bool stored_as_number(const Kv& kv) { return kv.type == KvType::F32; }
+RAMET_STATIC void st_number(float* p, F a) { st(p, a); }
 
 // n stored numbers (a multiple of 16) as floats.
-RAMET_INLINE void widen(const Kv& kv, const uint8_t* from, size_t n, float* to) {
+RAMET_STATIC void widen(const Kv& kv, const uint8_t* from, size_t n, float* to) {
     for (size_t i = 0; i < n; i += 16) {
         switch (kv.type) {
             case KvType::F32:
@@ -38,7 +42,7 @@ RAMET_INLINE void widen(const Kv& kv, const uint8_t* from, size_t n, float* to) 
     }
 }
 
-RAMET_INLINE float widen_one(const Kv& kv, const uint8_t* from, size_t i) {
+RAMET_STATIC float widen_one(const Kv& kv, const uint8_t* from, size_t i) {
     switch (kv.type) {
         case KvType::F32:
             return ((const float*)from)[i];
@@ -52,7 +56,7 @@ RAMET_INLINE float widen_one(const Kv& kv, const uint8_t* from, size_t i) {
 }
 
 // One slot of a block shorter than a tile to place `to` of the segment; unit null: zeros.
-RAMET_INLINE void stage_slot(const Kv& kv, const uint8_t* unit, int slot, float* keys, float* values, int to) {
+RAMET_STATIC void stage_slot(const Kv& kv, const uint8_t* unit, int slot, float* keys, float* values, int to) {
     float* k = keys + (size_t)(to / TILE) * TILE * kv.width + to % TILE;
     float* v = values + (size_t)to * kv.width;
     for (int e = 0; e < kv.width; ++e) {
@@ -61,12 +65,12 @@ RAMET_INLINE void stage_slot(const Kv& kv, const uint8_t* unit, int slot, float*
     }
 }
 
-RAMET_INLINE void clear_values(int width, float* tile, int from) {
+RAMET_STATIC void clear_values(int width, float* tile, int from) {
     for (int i = from * width; i < TILE * width; i += 16) st(tile + i, set(0));
 }
 
 template <int R>
-RAMET_INLINE void score_rows(const float* keys, int width, const float* q, float* s) {
+RAMET_STATIC void score_rows(const float* keys, int width, const float* q, float* s) {
     F acc[R];
     for (int r = 0; r < R; ++r) acc[r] = set(0);
     for (int e = 0; e < width; ++e) {
@@ -76,7 +80,7 @@ RAMET_INLINE void score_rows(const float* keys, int width, const float* q, float
     for (int r = 0; r < R; ++r) st(s + (size_t)r * SEGMENT, acc[r]);
 }
 
-void scores(const float* const* keys, int tiles, int width, const float* q, int q0, int q1, float* s) {
+static void scores(const float* const* keys, int tiles, int width, const float* q, int q0, int q1, float* s) {
     for (int t = 0; t < tiles; ++t) {
         int i = q0;
         for (; i + 6 <= q1; i += 6) score_rows<6>(keys[t], width, q + (size_t)i * width, s + (size_t)i * SEGMENT + t * TILE);
@@ -86,7 +90,7 @@ void scores(const float* const* keys, int tiles, int width, const float* q, int 
 }
 
 template <int R>
-RAMET_INLINE void weigh_rows(const float* const* values, int tiles, int width, const float* p, float* out) {
+RAMET_STATIC void weigh_rows(const float* const* values, int tiles, int width, const float* p, float* out) {
     for (int e = 0; e < width; e += 16) {
         F acc[R];
         for (int r = 0; r < R; ++r) acc[r] = set(0);
@@ -99,11 +103,13 @@ RAMET_INLINE void weigh_rows(const float* const* values, int tiles, int width, c
     }
 }
 
-void weigh(const float* const* values, int tiles, int width, const float* p, int q0, int q1, float* out) {
+static void weigh(const float* const* values, int tiles, int width, const float* p, int q0, int q1, float* out) {
     int i = q0;
     for (; i + 6 <= q1; i += 6) weigh_rows<6>(values, tiles, width, p + (size_t)i * SEGMENT, out + (size_t)i * width);
     for (; i + 3 <= q1; i += 3) weigh_rows<3>(values, tiles, width, p + (size_t)i * SEGMENT, out + (size_t)i * width);
     for (; i < q1; ++i) weigh_rows<1>(values, tiles, width, p + (size_t)i * SEGMENT, out + (size_t)i * width);
 }
+
+};
 
 }  // namespace

@@ -46,6 +46,7 @@ class RowStep : public Step {
 
 class Embed : public RowStep {
   public:
+    const char* name() const override { return "embed"; }
     Embed(Weight table, int to) : RowStep(to), table_(table) {}
     void row(Program& p, int r) override { unpack_row(table_, p.batch.ids[r], row_of(p.values[to].act, r)); }
 
@@ -55,6 +56,7 @@ class Embed : public RowStep {
 
 class Norm : public RowStep {
   public:
+    const char* name() const override { return "norm"; }
     Norm(int x, const float* weight, float eps, int to) : RowStep(to), x_(x), weight_(weight), eps_(eps) {}
     void row(Program& p, int r) override {
         const Value& out = p.values[to];
@@ -70,6 +72,7 @@ class Norm : public RowStep {
 
 class Quantise : public RowStep {
   public:
+    const char* name() const override { return "quantise"; }
     explicit Quantise(int x) : RowStep(x) {}
     void row(Program& p, int r) override {
         const Act& x = p.values[to].act;
@@ -80,8 +83,8 @@ class Quantise : public RowStep {
 // Output columns in units of `unit` tiles and rows in runs of ROWS_PER_CHUNK.
 struct Grid {
     int columns, rows, unit, units, row_runs;
-    Grid(int tiles, int rows, int threads, int least) : rows(rows) {
-        unit = std::max(least, std::min(8, tiles / (threads * 8)));
+    Grid(int tiles, int rows, int threads, int least, int most = 8) : rows(rows) {
+        unit = std::max(least, std::min(most, tiles / (threads * 8)));
         unit = divide_up(unit, least) * least;
         units = divide_up(tiles, unit);
         row_runs = divide_up(rows, ROWS_PER_CHUNK);
@@ -94,6 +97,7 @@ struct Grid {
 
 class Matmul : public Step {
   public:
+    const char* name() const override { return accumulate_ ? "matmul + add" : "matmul"; }
     Matmul(int x, Weight w, int to, bool accumulate) : x_(x), w_(w), to_(to), accumulate_(accumulate) {}
     size_t scratch(const Program& p) const override { return p.lane.gemm_scratch(); }
     int chunks(const Program& p) const override { return grid(p).chunks(); }
@@ -115,8 +119,9 @@ class Matmul : public Step {
 
 class GateUp : public Step {
   public:
+    const char* name() const override { return "gate_up"; }
     GateUp(int x, Weight gate, Weight up, int to) : x_(x), gate_(gate), up_(up), to_(to) {}
-    size_t scratch(const Program& p) const override { return p.lane.gemm_scratch() + 2 * sizeof(float) * 16 * 128; }
+    size_t scratch(const Program& p) const override { return p.lane.gemm_scratch() + 2 * sizeof(float) * TEMPORARY; }
     int chunks(const Program& p) const override { return grid(p).chunks(); }
     void chunk(Program& p, int index, int thread) override {
         const Grid g = grid(p);
@@ -124,11 +129,12 @@ class GateUp : public Step {
         const Act& x = p.values[x_].act;
         float* gate = (float*)((uint8_t*)p.scratch(thread) + p.lane.gemm_scratch());
         const int tile = g.tile(index), tiles = std::min(g.unit, gate_.tiles - tile), ld = tiles * TILE;
-        float* up = gate + 16 * 128;
+        float* up = gate + TEMPORARY;
         const int width = std::min(ld, out.width - tile * TILE);
         const int stop = g.row(index) + g.rows_at(index);
-        for (int row = g.row(index); row < stop; row += 16) {
-            const int rows = std::min(16, stop - row);
+        const int step = TEMPORARY / ld / TILE * TILE;
+        for (int row = g.row(index); row < stop; row += step) {
+            const int rows = std::min(step, stop - row);
             p.lane.gemm(gate_, x, row, rows, tile, tiles, gate, ld, false, p.scratch(thread));
             p.lane.gemm(up_, x, row, rows, tile, tiles, up, ld, false, p.scratch(thread));
             for (int r = 0; r < rows; ++r) {
@@ -140,7 +146,11 @@ class GateUp : public Step {
     }
 
   private:
-    Grid grid(const Program& p) const { return Grid(gate_.tiles, p.rows(p.values[to_]), p.threads(), 2); }
+    static constexpr int TEMPORARY = ROWS_PER_CHUNK * 2 * TILE;
+    Grid grid(const Program& p) const {
+        const int rows = p.rows(p.values[to_]);
+        return Grid(gate_.tiles, rows, p.threads(), 2, rows > 32 ? 2 : 8);
+    }
     int x_;
     Weight gate_, up_;
     int to_;
@@ -154,8 +164,9 @@ void store_token(Program& p, int token, int layer, int head, const float* k, con
 // One head of queries, keys or values per chunk, over a run of rows: rotated, and stored where it is not a query.
 class Qkv : public Step {
   public:
+    const char* name() const override { return "qkv"; }
     explicit Qkv(QkvSpec s) : s_(std::move(s)) {}
-    size_t scratch(const Program& p) const override { return p.lane.gemm_scratch() + sizeof(float) * ROWS * s_.head_dim; }
+    size_t scratch(const Program& p) const override { return p.lane.gemm_scratch() + sizeof(float) * ROWS_PER_CHUNK * s_.head_dim; }
     int chunks(const Program& p) const override { return heads() * divide_up(p.batch.tokens, ROWS_PER_CHUNK); }
     void chunk(Program& p, int index, int thread) override {
         int head = index % heads();
@@ -163,11 +174,10 @@ class Qkv : public Step {
         int part = 0;
         while (head >= s_.weights[part].n / s_.head_dim) head -= s_.weights[part++].n / s_.head_dim;
         float* out = (float*)((uint8_t*)p.scratch(thread) + p.lane.gemm_scratch());
-        for (int row = first; row < stop; row += ROWS) rows(p, part, head, row, std::min(ROWS, stop - row), out, thread);
+        rows(p, part, head, first, stop - first, out, thread);
     }
 
   private:
-    static constexpr int ROWS = 32;
     int heads() const { return (s_.weights[0].n + s_.weights[1].n + s_.weights[2].n) / s_.head_dim; }
 
     void rows(Program& p, int part, int head, int first, int count, float* out, int thread) {
@@ -193,6 +203,7 @@ class Qkv : public Step {
 
 class RopeStep : public RowStep {
   public:
+    const char* name() const override { return "rope"; }
     RopeStep(int x, int to, int heads, int rope) : RowStep(to), x_(x), heads_(heads), rope_(rope) {}
     void row(Program& p, int r) override {
         const Value& x = p.values[to];
@@ -209,6 +220,7 @@ class RopeStep : public RowStep {
 
 class Store : public RowStep {
   public:
+    const char* name() const override { return "store"; }
     Store(int k, int v, int layer) : RowStep(k), v_(v), layer_(layer) {}
     void row(Program& p, int r) override {
         const float* k = row_of(p.values[to].act, r);
@@ -222,6 +234,7 @@ class Store : public RowStep {
 
 class Attention : public Step {
   public:
+    const char* name() const override { return "attention"; }
     Attention(int q, int layer, int heads, float scale, int window, int to)
         : q_(q), layer_(layer), heads_(heads), scale_(scale), window_(window), to_(to) {}
     size_t scratch(const Program& p) const override { return p.lane.attend_scratch(p.kv.width); }
@@ -247,6 +260,7 @@ class Attention : public Step {
 
 class Add : public RowStep {
   public:
+    const char* name() const override { return "add"; }
     Add(int a, int b, int to) : RowStep(to), a_(a), b_(b) {}
     void row(Program& p, int r) override {
         const Value& out = p.values[to];
@@ -259,6 +273,7 @@ class Add : public RowStep {
 
 class SiluMul : public RowStep {
   public:
+    const char* name() const override { return "silu_mul"; }
     SiluMul(int gate, int up, int to) : RowStep(to), gate_(gate), up_(up) {}
     void row(Program& p, int r) override {
         const Value& out = p.values[to];
@@ -271,6 +286,7 @@ class SiluMul : public RowStep {
 
 class Bias : public RowStep {
   public:
+    const char* name() const override { return "bias"; }
     Bias(int x, const float* vector, int to) : RowStep(to), x_(x), vector_(vector) {}
     void row(Program& p, int r) override {
         const Value& out = p.values[to];
@@ -284,6 +300,7 @@ class Bias : public RowStep {
 
 class TakeRows : public RowStep {
   public:
+    const char* name() const override { return "take_rows"; }
     TakeRows(int x, int to) : RowStep(to), x_(x) {}
     void row(Program& p, int r) override {
         const Value& out = p.values[to];

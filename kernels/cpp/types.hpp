@@ -48,17 +48,25 @@ struct Weight {
     RAMET_MEMBER const uint8_t* tile(int t) const { return data + (size_t)t * tile_bytes; }
 };
 
-// Activations: float rows, and the same rows quantised (value = scale * q, one scale per 32).
+// Activations: float rows, and the same rows quantised (value = scale * q, one scale per 32). The quantised form stands
+// in panels of 16 rows, block after block, so that kernels reach all rows of a panel from one pointer.
 struct Act {
     float* f = nullptr;  // [rows, ld]
     int ld = 0;
     int k = 0;                  // columns, a multiple of 32 where q is used
-    int8_t* q = nullptr;        // [rows, k]
-    float* scale = nullptr;     // [rows, k / 32]
-    float* scaled = nullptr;    // [rows, k / 32] scale * sum of q: what a minimum is multiplied with
-    int32_t* sums = nullptr;    // [rows, k / 16] sums of q
+    int8_t* q = nullptr;        // [panel][block][16 rows][32]
+    float* scale = nullptr;     // [panel][block][16 rows]
+    float* scaled = nullptr;    // [panel][block][16 rows] scale * sum of q: what a minimum is multiplied with
+    int32_t* sums = nullptr;    // [panel][block][2][16 rows] sums of q over the first and second 16 of the block
 
     RAMET_MEMBER int blocks() const { return k / QBLOCK; }
+    // Index of (row, block) in units of one row of one block.
+    RAMET_MEMBER size_t at(int row, int block) const {
+        return ((size_t)(row / TILE) * blocks() + block) * TILE + row % TILE;
+    }
+    RAMET_MEMBER int32_t* sums_at(int row, int block) const {
+        return sums + ((size_t)(row / TILE) * blocks() + block) * 2 * TILE + row % TILE;
+    }
 };
 
 enum class KvType : int { F32, BF16, F16, I8 };

@@ -9,12 +9,16 @@
 #include <cstring>
 
 #include "half.hpp"
+#include "types.hpp"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
 #define RAMET_INLINE static inline __attribute__((always_inline))
+
+// A kernel that is a member of a type.
+#define RAMET_STATIC static inline __attribute__((always_inline))
 
 namespace {
 
