@@ -13,6 +13,7 @@ from .choices import (
     unconditional_likelihood_normalized,
 )
 from .constraint import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
+from .control import flush_cache, get_server_info
 from .defaults import default_backend, set_default_backend, set_default_factory
 from .errors import NoBackend, ProgramCancelled, ProgramError, UnknownVariable
 from .program import Function, function
@@ -63,10 +64,12 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "default_backend",
+    "flush_cache",
     "function",
     "gen",
     "gen_int",
     "gen_string",
+    "get_server_info",
     "greedy_token_selection",
     "image",
     "role",

@@ -57,10 +57,12 @@ _NAMES = {
         "assistant_begin",
         "assistant_end",
         "default_backend",
+        "flush_cache",
         "function",
         "gen",
         "gen_int",
         "gen_string",
+        "get_server_info",
         "greedy_token_selection",
         "image",
         "role",
@@ -101,10 +103,23 @@ _HOME = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *_HOME]
 
 
+_ELSEWHERE = {
+    "Runtime": "ramet.Engine(model) runs a model here, ramet.RuntimeEndpoint(url) uses a server",
+    "ServerArgs": "give options by name: ramet.Engine(model, kv_tokens=...), ramet serve --kv-tokens ...",
+    "global_config": "there is no global configuration: give options to Engine, gen and run",
+    "Anthropic": "only OpenAI-compatible services can be reached: ramet.OpenAI(model)",
+    "VertexAI": "only OpenAI-compatible services can be reached: ramet.OpenAI(model)",
+    "LiteLLM": "only OpenAI-compatible services can be reached: ramet.OpenAI(model), with base_url= of a LiteLLM proxy",
+}
+"""Names that users of SGLang may look for."""
+
+
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     home = _HOME.get(name)
+    if name in _ELSEWHERE:
+        raise AttributeError(f"ramet has no {name}: {_ELSEWHERE[name]}")
     if home is None:
         raise AttributeError(f"module 'ramet' has no attribute {name!r}")
     if home == "ramet.frontend_lang":

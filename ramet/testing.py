@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ramet.frontend_lang.fake import FakeBackend as FakeBackend
 from ramet.runtime.constrain import compile
 from ramet.runtime.protocol.messages import ConstraintSpec
 
