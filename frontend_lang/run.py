@@ -8,8 +8,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
-from ramet.runtime.protocol.messages import Usage
-
 from .backend import Backend
 from .calls import CallRecord
 from .options import NOTHING, Options
@@ -30,8 +28,6 @@ class Run:
         self.options = options
         self.body_done = False
         self.body_error: BaseException | None = None
-        self.usage = Usage()
-        """Tokens of all calls so far, those of forks included. Written on the backend's loop."""
         self.cores: weakref.WeakSet[StateCore] = weakref.WeakSet()
         self.started = time.monotonic()
         self.calls: list[CallRecord] = []
@@ -45,18 +41,6 @@ class Run:
     def members(self) -> list[StateCore]:
         with self._lock:
             return list(self.cores)
-
-    def count(self, usage: Usage) -> None:
-        """Add what one call has used."""
-        total = self.usage
-        self.usage = Usage(
-            total.prompt + usage.prompt,
-            total.cached + usage.cached,
-            total.computed + usage.computed,
-            total.completion + usage.completion,
-            total.forced + usage.forced,
-            total.sampled + usage.sampled,
-        )
 
     def may_declare(self) -> bool:
         """A name that is not known yet may still come: the body runs, and the caller is not the body itself."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from ramet.runtime.protocol.errors import InvalidRequest
 
+from ramet.extraction.closing import closed
 from ramet.extraction.describe import describe
 from ramet.extraction.optimum import optimum
 from ramet.extraction.prompt import frame, instruction
@@ -120,3 +121,33 @@ def test_a_bad_schema_argument_says_what_is_allowed(
     (tmp_path / name).write_text(content)
     with pytest.raises(InvalidRequest, match=said):
         load(str(tmp_path / argument))
+
+
+OPEN = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "closed_at"),
+    [
+        (OPEN, [()]),
+        ({"type": "array", "items": OPEN}, [("items",)]),
+        ({**OPEN, "properties": {"b": OPEN}}, [(), ("properties", "b")]),
+        ({"anyOf": [OPEN, {"type": "null"}]}, [("anyOf", 0)]),
+        ({"$defs": {"n": OPEN}, "$ref": "#/$defs/n"}, [("$defs", "n")]),
+        ({**OPEN, "additionalProperties": {"type": "string"}}, []),
+        ({**OPEN, "patternProperties": {"^x": {}}}, []),
+        ({"allOf": [OPEN, {"properties": {"b": {}}}]}, []),
+        ({**OPEN, "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["c"]}}, []),
+        ({"const": {"properties": {}}, "enum": [{"properties": {}}], "default": {"properties": {}}}, []),
+    ],
+)
+def test_objects_are_closed_where_that_keeps_their_meaning(
+    schema: dict[str, object], closed_at: list[tuple[str | int, ...]]
+) -> None:
+    expected = json.loads(json.dumps(schema))
+    for path in closed_at:
+        at = expected
+        for step in path:
+            at = at[step]
+        at["additionalProperties"] = False
+    assert closed(schema) == expected

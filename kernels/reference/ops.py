@@ -1,7 +1,7 @@
 """The reference op set and its eager programs.
 
-Why a token's result does not depend on its batch: activations are padded to whole tiles of ROWS rows, and matmul runs
-tile by tile, so each row meets the same shapes whatever stands beside it. exp, silu and sums over a row are numpy's,
+Why a token's result does not depend on its batch: activations are padded to whole tiles of rows, and matmul runs tile
+by tile, so each row meets the same shapes whatever stands beside it. exp, silu and sums over a row are numpy's,
 whose inner loops treat all elements of an array alike (torch's vector loop and scalar tail differ in the last bit).
 """
 
@@ -18,19 +18,16 @@ from ramet.kernels.dequantise import dequantise
 from ramet.kernels.ops import Batch, Forward, QuantTensor, RopeSpec, SampleBatch, SampleResult
 from ramet.kernels.reference.attention import Plan, attend, plan, slots_of
 from ramet.kernels.reference.cache import DTYPES, PagedCache
+from ramet.kernels.reference.matmul import TiledMatmul, padded
 
-ROWS = 16
-VERSION = 1
-
-
-def _pad(count: int) -> int:
-    return -(-count // ROWS) * ROWS
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class _Step:
     """One run: implements ``Ops`` on torch tensors whose rows are padded to whole tiles."""
 
+    multiply: TiledMatmul
     batch: Batch
     cache: PagedCache
     positions: NDArray[np.int64]  # [padded N]
@@ -38,11 +35,11 @@ class _Step:
     plan: Plan
 
     @staticmethod
-    def of(batch: Batch, cache: PagedCache) -> _Step:
-        positions = np.zeros(_pad(len(batch.ids)), dtype=np.int64)
+    def of(multiply: TiledMatmul, batch: Batch, cache: PagedCache) -> _Step:
+        positions = np.zeros(padded(len(batch.ids)), dtype=np.int64)
         positions[: len(batch.ids)] = batch.positions
         slots = torch.from_numpy(slots_of(batch, cache.block_size))
-        return _Step(batch, cache, positions, slots, plan(batch, cache.block_size))
+        return _Step(multiply, batch, cache, positions, slots, plan(batch, cache.block_size))
 
     @property
     def tokens(self) -> int:
@@ -59,11 +56,7 @@ class _Step:
         return x * torch.from_numpy(1 / np.sqrt(mean + np.float32(eps)))[:, None] * weight
 
     def matmul(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        out = torch.empty((len(x), len(weight)))
-        turned = weight.T
-        for start in range(0, len(x), ROWS):
-            torch.mm(x[start : start + ROWS], turned, out=out[start : start + ROWS])
-        return out
+        return self.multiply(x, weight)
 
     def add(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a + b
@@ -96,7 +89,7 @@ class _Step:
 
     def take_rows(self, x: torch.Tensor) -> torch.Tensor:
         wanted = self.batch.logit_rows
-        rows = np.zeros(_pad(len(wanted)), dtype=np.int64)
+        rows = np.zeros(padded(len(wanted)), dtype=np.int64)
         rows[: len(wanted)] = wanted
         return x[torch.from_numpy(rows)]
 
@@ -104,15 +97,16 @@ class _Step:
 @dataclass(frozen=True)
 class _EagerProgram:
     forward: Callable[[_Step], torch.Tensor]
+    multiply: TiledMatmul
 
     def run(self, batch: Batch, kv: PagedCache) -> NDArray[np.float32]:
         with torch.inference_mode():
-            logits: NDArray[np.float32] = self.forward(_Step.of(batch, kv)).numpy()
+            logits: NDArray[np.float32] = self.forward(_Step.of(self.multiply, batch, kv)).numpy()
         return logits[: len(batch.logit_rows)]
 
 
 class ReferenceOps:
-    """``kv_dtype``: f32, bf16, f16 or int8. ``threads`` > 0 sets torch's number of threads, for the whole process."""
+    """``kv_dtype``: f32, bf16, f16 or int8. ``threads``: of matmul; 0: one per core."""
 
     name = "reference"
 
@@ -120,8 +114,7 @@ class ReferenceOps:
         if kv_dtype not in DTYPES:
             raise ValueError(f"kv_dtype is {kv_dtype!r}; possible are {', '.join(DTYPES)}")
         self.kv_dtype = kv_dtype
-        if threads > 0:
-            torch.set_num_threads(threads)
+        self._multiply = TiledMatmul(threads)
 
     def fingerprint(self) -> str:
         lane = torch.backends.cpu.get_cpu_capability()
@@ -145,7 +138,7 @@ class ReferenceOps:
         kv.copy(*spread)
 
     def compile(self, forward: Forward) -> _EagerProgram:
-        return _EagerProgram(forward)
+        return _EagerProgram(forward, self._multiply)
 
     def sample(self, logits: NDArray[np.float32], batch: SampleBatch) -> SampleResult:
         return sampling.sample(logits, batch)

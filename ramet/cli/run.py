@@ -128,7 +128,7 @@ def as_record(id: str | int, state: State[Any]) -> tuple[Record, Usage]:
     from ramet.extraction.records import Record, RecordUsage
 
     error = state.error()
-    usage = state._core.run.usage
+    usage = state.explain().total
     counted = RecordUsage(usage.prompt, usage.completion, usage.forced, usage.sampled)
     if error is not None:
         status = "too_long" if getattr(error, "code", "") == "context_length_exceeded" else "error"

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ramet.extraction.prompt import Instruction
 
-DOCUMENT_TOKENS = 1200
-"""Documents are cut there."""
+DOCUMENT_TOKENS = 600
+"""Documents are cut there: what a package is for stands at the beginning."""
 
 MAX_TOKENS = 2048
 """More than the longest record can take (every string and list of it is bounded), so that none is ever cut."""
 
-Keyword = Annotated[str, Field(pattern=r"^[a-z][a-z0-9 -]{1,19}$")]
+Keyword = Annotated[str, Field(pattern=r"^[a-z]{3,12}( [a-z]{2,7})?$")]
 
 
 class PackageRecord(BaseModel):

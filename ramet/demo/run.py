@@ -62,7 +62,7 @@ def demo(options: SessionOptions, *, limit: int = USUAL, colour: bool = False, o
     """Print the whole demo to ``out``, the closing line last; 0 if every record is valid."""
     packages = installed(limit)
     goal = target(PackageRecord)
-    _print_task(packages, goal, out)
+    _print_task(packages, limit, goal, out)
     started = time.monotonic()
     with BackgroundSession(options) as background:
         session = background.session
@@ -70,7 +70,8 @@ def demo(options: SessionOptions, *, limit: int = USUAL, colour: bool = False, o
         settings = Options(max_tokens=MAX_TOKENS, document_tokens=DOCUMENT_TOKENS)
         extractor = Extractor(session.client, session.tokenizer, around, goal, session.context, settings)
         print(f"{session.folder.meta.name} is ready after {time.monotonic() - started:.1f} s.\n", file=out)
-        print("The first record, as it comes (dim: forced by the schema; bright: chosen by the model):", file=out)
+        legend = " (dim: forced by the schema; bright: chosen by the model)" if colour else ""
+        print(f"The first record, as it comes{legend}:", file=out, flush=True)
         started = time.monotonic()
         live = LiveText(session.tokenizer, out, colour=colour)
         first = background.submit(extractor.extract(packages[0].document, live)).result()
@@ -88,7 +89,7 @@ def demo(options: SessionOptions, *, limit: int = USUAL, colour: bool = False, o
     return 0 if totals.valid == totals.records else 1
 
 
-def _print_task(packages: Sequence[Package], goal: Target, out: TextIO) -> None:
+def _print_task(packages: Sequence[Package], limit: int, goal: Target, out: TextIO) -> None:
     print(f"One record of each of {len(packages)} installed packages, with one schema for all:\n", file=out)
     print(f"{goal.text}\n", file=out)
     print(f"The documents are the packages' own metadata and descriptions, cut at {DOCUMENT_TOKENS} tokens.", file=out)
@@ -97,8 +98,8 @@ def _print_task(packages: Sequence[Package], goal: Target, out: TextIO) -> None:
         print(
             f"{short} descriptions have fewer than {MIN_DESCRIPTION} characters: there the summary stands in.", file=out
         )
-    if len(packages) < USUAL:
-        print(f"Only {len(packages)} packages are installed here (usually {USUAL} are taken).", file=out)
+    if len(packages) < limit:
+        print(f"Only {len(packages)} packages are installed here; {limit} were asked for.", file=out)
     print(file=out, flush=True)
 
 
@@ -143,7 +144,8 @@ def _print_figures(
 
 def _command() -> str:
     """``ramet`` as it has to be typed here: with its path, where the shell would not find it."""
-    if shutil.which("ramet"):
-        return "ramet"
     script = Path(sys.argv[0])
-    return str(script) if script.name == "ramet" else f"{sys.executable} -m ramet"
+    if script.name != "ramet":
+        return f"{sys.executable} -m ramet"
+    found = shutil.which("ramet")
+    return "ramet" if found is not None and Path(found).resolve() == script.resolve() else str(script)

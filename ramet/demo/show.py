@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 if TYPE_CHECKING:
     from ramet.runtime.frontend.requests import Chunk
 
+_WIDEST = 26
 _DIM, _BRIGHT, _OFF = "\x1b[2m", "\x1b[1;96m", "\x1b[0m"
 
 
@@ -39,15 +40,20 @@ class LiveText:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> str:
-    """Columns as wide as their longest cell; the last one is cut where the terminal ends."""
+    """Columns as wide as their longest cell, up to a limit; the last one is cut where the terminal ends."""
     width = width if width is not None else shutil.get_terminal_size((120, 24)).columns
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
+    longest = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header) - 1)]
+    widths = [min(size, _WIDEST) for size in longest]
     rest = max(len(header[-1]), width - sum(widths) - 2 * len(widths))
 
     def line(cells: Sequence[str]) -> str:
         *front, last = cells
-        cut = last if len(last) <= rest else last[: rest - 3] + "..."
-        return "  ".join([*(cell.ljust(size) for cell, size in zip(front, widths, strict=True)), cut]).rstrip()
+        padded = [_cut(cell, size).ljust(size) for cell, size in zip(front, widths, strict=True)]
+        return "  ".join([*padded, _cut(last, rest)]).rstrip()
 
     rule = line(["-" * size for size in widths] + ["-" * min(rest, 40)])
     return "\n".join([line(header), rule, *(line(row) for row in rows)])
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 3] + "..."

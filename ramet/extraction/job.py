@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from ramet.extraction import sources
 from ramet.extraction.extractor import Extractor, Options
@@ -133,7 +133,11 @@ def extract(
     overwrite: bool = False,
     model: str = "default",
     engine: Running | None = None,
-    options: Options | None = None,
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    seed: int = 0,
+    document_tokens: int = 0,
+    fit: Literal["error", "truncate"] = "error",
 ) -> Extraction:
     """One record that keeps to ``schema`` for each document of ``source``.
 
@@ -144,6 +148,7 @@ def extract(
     text, id: names of the fields that hold the document and its id.
     output: a file that gets one line per document; the same call goes on where an interrupted one stopped.
     engine: an Engine that runs already; without one, ``model`` is started for this job alone.
+    max_tokens, temperature, seed, document_tokens, fit: see ``Options``.
     Returns an Extraction: iterate over it, or call ``run()``.
     Raises InvalidRequest and ConstraintError; what goes wrong with one document is in its record.
     """
@@ -152,7 +157,7 @@ def extract(
         goal,
         source,
         prompt if isinstance(prompt, Instruction) else instruction(goal, prompt),
-        options or Options(),
+        Options(max_tokens, temperature, seed, document_tokens, fit),
         engine if engine is not None else SessionOptions(model),
         text=text,
         id=id,

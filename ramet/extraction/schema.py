@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
+from ramet.extraction.closing import closed
 from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.protocol.messages import ConstraintSpec
 
@@ -47,11 +48,11 @@ class Target:
 
 
 def target(source: SchemaSource) -> Target:
-    """``source`` as a Target. Raises InvalidRequest where it is no schema."""
+    """``source`` as a Target; its objects are closed (see ``closing``). Raises InvalidRequest where it is no schema."""
     if isinstance(source, type) and issubclass(source, BaseModel):
-        return Target(json.dumps(source.model_json_schema(), ensure_ascii=False), source)
+        return Target(_text(source.model_json_schema()), source)
     if isinstance(source, Mapping):
-        return Target(json.dumps(source, ensure_ascii=False))
+        return Target(_text(source))
     if isinstance(source, str):
         try:
             parsed = json.loads(source)
@@ -59,10 +60,14 @@ def target(source: SchemaSource) -> Target:
             raise InvalidRequest(f"the schema is not JSON: {error}", param="schema") from error
         if not isinstance(parsed, (dict, bool)):
             raise InvalidRequest("the schema must be a JSON object (or true / false)", param="schema")
-        return Target(source)
+        return Target(_text(parsed)) if isinstance(parsed, dict) else Target(source)
     raise InvalidRequest(
         f"a schema must be a pydantic model, a mapping or JSON text, not a {type(source).__name__}", param="schema"
     )
+
+
+def _text(schema: Mapping[str, object]) -> str:
+    return json.dumps(closed(schema), ensure_ascii=False)
 
 
 def load(argument: str) -> Target:
