@@ -7,7 +7,6 @@ one with a new epoch answers, every open request is sent again with all its ids,
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import secrets
 import time
@@ -42,7 +41,7 @@ from ramet.runtime.protocol.messages import (
 from .branches import Branches
 from .calls import GRACE_S, Calls
 from .choice import Choice, OffsetGap
-from .compile_check import Compile, CompileCheck, constraint_key
+from .compile_check import BoundedCompile, Compile, CompileCheck, constraint_key
 from .detokenizer import TokenTable
 from .generation import Generation, OpenRequest
 from .link import Link, log
@@ -69,7 +68,7 @@ class Client:
     """Used from the thread of one event loop alone. ``start`` first; ``close`` cancels what is still open.
 
     ``context``: longest branch in tokens; None: asked of the scheduler (``stats``). ``compile``: compiles a constraint
-    or raises; None: ``ramet.runtime.constrain.compile`` with the tokeniser. ``lost_s``: after so many seconds without
+    or raises; None: in a child, under limits of time and memory. ``lost_s``: after so many seconds without
     a word from any scheduler, open requests fail.
     """
 
@@ -90,7 +89,8 @@ class Client:
         self._clock = clock
         self._lost_s = lost_s
         self._link = Link(endpoint, self, clock)
-        self._constraints = CompileCheck(compile or functools.partial(_compile, tokenizer))
+        self._bounded = BoundedCompile(tokenizer)
+        self._constraints = CompileCheck(compile or self._bounded)
         self._specs_sent: set[str] = set()
         self._open: dict[int, OpenRequest] = {}
         self._calls = Calls(self._link.send)
@@ -114,6 +114,7 @@ class Client:
             self._settle(state)
         self._calls.fail_all("the client was closed")
         await self._link.close()
+        await asyncio.to_thread(self._bounded.close)
 
     @property
     def connected(self) -> bool:
@@ -412,10 +413,3 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise GenerationFailed("the client is closed")
-
-
-def _compile(tokenizer: Any, spec: Any) -> object:
-    from ramet.runtime import constrain  # loads the grammar engine: only when a constraint is used
-
-    compiled: object = constrain.compile(spec, tokenizer)
-    return compiled

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from ramet.runtime.protocol.errors import ConstraintError
 from ramet.runtime.protocol.messages import ConstraintSpec
 
+if TYPE_CHECKING:
+    from ramet.runtime.constrain.bounded import BoundedCompiler
+
 Compile = Callable[[ConstraintSpec], object]
 """Compiles a specification, or raises a ConstraintError. Runs in a thread."""
+
+
+class BoundedCompile:
+    """Compiles in a child process under limits of time and memory. The child starts with the first constraint."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._compiler: BoundedCompiler | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, spec: ConstraintSpec) -> None:
+        from ramet.runtime.constrain.bounded import BoundedCompiler  # only when a constraint is used
+
+        with self._lock:
+            if self._compiler is None:
+                self._compiler = BoundedCompiler(self._tokenizer)
+        self._compiler.check(spec)
+
+    def close(self) -> None:
+        """Ends the child."""
+        with self._lock:
+            if self._compiler is not None:
+                self._compiler.close()
+
 
 _encoder = msgspec.json.Encoder()
 

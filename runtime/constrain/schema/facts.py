@@ -32,6 +32,8 @@ class Facts:
     always: bool | None = None
     types: frozenset[str] | None = None
     values: list[Json] | None = None
+    value_keys: frozenset[Json] = frozenset()
+    """``key_of`` each of ``values``."""
     steps: list[str] = field(default_factory=list)
     # numbers
     low: Fraction | None = None
@@ -198,11 +200,11 @@ def _const(reader: Reader, node: Node, facts: Facts, value: Json) -> None:
 
 
 def _restrict(facts: Facts, values: list[Json]) -> None:
-    if facts.values is None:
-        facts.values = values
-    else:
-        keys = {key_of(value) for value in values}
-        facts.values = [value for value in facts.values if key_of(value) in keys]
+    keys = frozenset(map(key_of, values))
+    if facts.values is not None:
+        values = [value for value in facts.values if key_of(value) in keys]
+        keys &= facts.value_keys
+    facts.values, facts.value_keys = values, keys
 
 
 def key_of(value: Json) -> Json:

@@ -72,7 +72,7 @@ class Scalars:
             return facts.always
         if facts.types is not None and not (types_of(value) & facts.types):
             return False
-        if facts.values is not None and key_of(value) not in map(key_of, facts.values):
+        if facts.values is not None and key_of(value) not in facts.value_keys:
             return False
         if isinstance(value, str):
             if not contains(facts.text, value):

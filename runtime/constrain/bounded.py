@@ -1,0 +1,212 @@
+"""Compiling under limits of time and memory, in a child process that can be killed.
+
+A child lives on from compile to compile; one that overruns a limit or dies is replaced. The four ways to fail are kept
+apart: invalid / unsupported (the child's own verdict), too complex (a bound of the compiler, or memory), timed out,
+crashed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+from ramet.runtime.constrain.child import Definition, Verdict
+from ramet.runtime.constrain.vocabulary import TokenizerLike
+from ramet.runtime.protocol.errors import (
+    ConstraintCrashed,
+    ConstraintError,
+    ConstraintTimeout,
+    ConstraintTooComplex,
+    InvalidConstraint,
+    UnsupportedConstraint,
+)
+from ramet.runtime.protocol.messages import ConstraintSpec
+
+SECONDS = 2.0
+MEGABYTES = 256
+START_SECONDS = 60.0
+"""For a child to come up: it reads the whole vocabulary."""
+
+LOOK_EVERY = 0.02
+"""Seconds between two looks at a child's memory."""
+
+HEADROOM = 4
+"""The child's own limit of address space is this many times the limit of resident memory, a last resort."""
+
+
+class BoundedCompiler:
+    """Says whether a specification compiles. May be used by several threads; ``children`` compiles run at once."""
+
+    def __init__(
+        self,
+        tokenizer: TokenizerLike,
+        *,
+        seconds: float = SECONDS,
+        megabytes: int = MEGABYTES,
+        children: int = 2,
+    ) -> None:
+        definition = Definition(
+            tokenizer.hf.to_str(),
+            tokenizer.vocab_size,
+            tuple(tokenizer.end_ids),
+            tokenizer.fingerprint,
+            list(tokenizer.token_table),
+            HEADROOM * megabytes * 1024 * 1024,
+        )
+        self._hello = _frame(definition)
+        self._seconds = seconds
+        self._memory = megabytes * 1024 * 1024
+        self._idle: list[_Child] = []
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(children)
+        self._closed = False
+
+    def check(self, spec: ConstraintSpec) -> None:
+        """Blocks until the verdict. Raises the ConstraintError of ``spec``, if it has one."""
+        with self._child() as child:
+            verdict = child.ask(spec, self._seconds, self._memory)
+        raise_verdict(verdict)
+
+    def warm(self) -> None:
+        """Start a child, so that the first check does not wait for it."""
+        with self._child():
+            pass
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for child in idle:
+            child.kill()
+
+    @contextmanager
+    def _child(self) -> Iterator[_Child]:
+        with self._places:
+            with self._lock:
+                child = self._idle.pop() if self._idle else None
+            if child is None or not child.alive:
+                child = _Child(self._hello)
+            try:
+                yield child
+            finally:
+                with self._lock:
+                    keep = child.alive and not self._closed
+                    if keep:
+                        self._idle.append(child)
+                if not keep:
+                    child.kill()
+                    self._replace()
+
+    def _replace(self) -> None:
+        """Start another child for the next check, which then does not wait for it."""
+
+        def start() -> None:
+            child = _Child(self._hello)
+            with self._lock:
+                if not self._closed:
+                    self._idle.append(child)
+                    return
+            child.kill()
+
+        if not self._closed:
+            threading.Thread(target=start, daemon=True).start()
+
+
+def raise_verdict(verdict: Verdict) -> None:
+    """The error that a verdict stands for."""
+    if not verdict.kind:
+        return
+    if verdict.kind == "unsupported":
+        raise UnsupportedConstraint(verdict.message, keyword=verdict.keyword, pointer=verdict.pointer)
+    kinds: dict[str, type[ConstraintError]] = {
+        "too_complex": ConstraintTooComplex,
+        "timed_out": ConstraintTimeout,
+        "crashed": ConstraintCrashed,
+    }
+    raise kinds.get(verdict.kind, InvalidConstraint)(verdict.message)
+
+
+def _frame(message: msgspec.Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+class _Child:
+    """One process. Dead after any failure."""
+
+    def __init__(self, hello: bytes) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ramet.runtime.constrain.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self.alive = True
+        verdict = self._exchange(hello, START_SECONDS, None)
+        if verdict.kind:
+            raise ConstraintCrashed(f"the process that compiles constraints did not start: {verdict.message}")
+        self._base = self._resident()
+
+    def ask(self, spec: ConstraintSpec, seconds: float, memory: int) -> Verdict:
+        return self._exchange(_frame(spec), seconds, memory)
+
+    def kill(self) -> None:
+        self.alive = False
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _exchange(self, frame: bytes, seconds: float, memory: int | None) -> Verdict:
+        """Send, and wait for the answer within the limits; a child that breaks them is killed."""
+        writer = threading.Thread(target=self._send, args=(frame,), daemon=True)
+        writer.start()
+        end = time.monotonic() + seconds
+        answer = b""
+        wanted = 4
+        assert self._process.stdout is not None
+        stream = self._process.stdout.fileno()
+        while len(answer) < wanted:
+            left = end - time.monotonic()
+            if left <= 0:
+                self.kill()
+                return Verdict("timed_out", f"the constraint did not compile within {seconds:g} s")
+            if select.select([stream], [], [], min(left, LOOK_EVERY))[0]:
+                chunk = os.read(stream, 65536)
+                if not chunk:
+                    self.kill()
+                    code = self._process.returncode
+                    return Verdict("crashed", f"the process that compiled the constraint died (exit code {code})")
+                answer += chunk
+                if len(answer) >= 4:
+                    wanted = 4 + int.from_bytes(answer[:4], "little")
+            elif memory is not None and self._resident() - self._base > memory:
+                self.kill()
+                limit = memory // (1024 * 1024)
+                return Verdict("too_complex", f"the constraint needs more than {limit} MB to compile")
+        return msgspec.msgpack.decode(answer[4:], type=Verdict)
+
+    def _send(self, frame: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(frame)
+            self._process.stdin.flush()
+        except (BrokenPipeError, ValueError, OSError):
+            return
+
+    def _resident(self) -> int:
+        """Bytes in memory; 0 where the system does not say."""
+        try:
+            with open(f"/proc/{self._process.pid}/statm") as file:
+                return int(file.read().split()[1]) * resource.getpagesize()
+        except (OSError, ValueError, IndexError):
+            return 0

@@ -1,0 +1,131 @@
+"""The process that compiles first: its parent may kill it at any time, and starts another.
+
+Frames on stdin and stdout: four bytes of length (little-endian), then msgpack. The first frame in is a ``Definition``,
+answered by ``Verdict()``; then each ConstraintSpec is answered by a Verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from typing import BinaryIO, TypeVar
+
+import msgspec
+from ramet.runtime.constrain.compiler import Compiler
+from ramet.runtime.protocol.errors import ConstraintError, UnsupportedConstraint
+from ramet.runtime.protocol.messages import ConstraintSpec
+
+T = TypeVar("T")
+
+NICE = 5
+"""A compile gives way to the steps of rows that run."""
+
+
+class Definition(msgspec.Struct, frozen=True, array_like=True):
+    """A tokeniser, as much of it as constraints need. ``memory``: bytes that a compile may add to the address space."""
+
+    tokenizer: str
+    vocab_size: int
+    end_ids: tuple[int, ...]
+    fingerprint: str
+    table: list[bytes]
+    memory: int
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """``kind``: of the ConstraintError, empty if it compiled."""
+
+    kind: str = ""
+    message: str = ""
+    keyword: str = ""
+    pointer: str = ""
+
+
+class PlainTokenizer:
+    """A tokeniser from its definition."""
+
+    def __init__(self, definition: Definition) -> None:
+        from tokenizers import Tokenizer
+
+        self.hf = Tokenizer.from_str(definition.tokenizer)
+        self.vocab_size = definition.vocab_size
+        self.end_ids = definition.end_ids
+        self.fingerprint = definition.fingerprint
+        self.token_table = definition.table
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self.hf.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def read_frame(stream: BinaryIO, kind: type[T]) -> T | None:
+    """None at the end of the stream."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    return msgspec.msgpack.decode(stream.read(int.from_bytes(head, "little")), type=kind)
+
+
+def write_frame(stream: BinaryIO, message: msgspec.Struct) -> None:
+    body = msgspec.msgpack.encode(message)
+    stream.write(len(body).to_bytes(4, "little") + body)
+    stream.flush()
+
+
+def verdict_of(compiler: Compiler, spec: ConstraintSpec) -> Verdict:
+    try:
+        compiler.compile(spec)
+    except UnsupportedConstraint as error:
+        return Verdict(error.kind, str(error), error.keyword, error.pointer)
+    except ConstraintError as error:
+        return Verdict(error.kind, str(error))
+    except MemoryError:
+        return Verdict("too_complex", "the constraint needs more memory than a compile may use")
+    except Exception as error:  # a fault of the compiler itself
+        return Verdict("crashed", f"the compiler failed: {type(error).__name__}: {error}")
+    return Verdict()
+
+
+def _limit_memory(extra: int) -> None:
+    """Address space now, and ``extra`` bytes; without effect where the system does not support it."""
+    try:
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        limit = pages * resource.getpagesize() + extra
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    except (OSError, ValueError):
+        return
+
+
+def _follow_parent() -> None:
+    """End with the parent, also in the middle of a compile."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    _follow_parent()
+    os.nice(NICE)
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    definition = read_frame(source, Definition)
+    if definition is None:
+        return
+    compiler = Compiler(PlainTokenizer(definition))
+    compiler.compile(ConstraintSpec("json_schema", '{"type":"object"}'))
+    _limit_memory(definition.memory)
+    write_frame(sink, Verdict())
+    while (spec := read_frame(source, ConstraintSpec)) is not None:
+        write_frame(sink, verdict_of(compiler, spec))
+
+
+if __name__ == "__main__":
+    main()

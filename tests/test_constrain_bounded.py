@@ -1,0 +1,96 @@
+"""A compile under limits ends in time, says which way it failed, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+from ramet.runtime.constrain.bounded import BoundedCompiler, raise_verdict
+from ramet.runtime.constrain.child import Verdict
+from ramet.runtime.protocol.errors import (
+    ConstraintCrashed,
+    ConstraintTimeout,
+    ConstraintTooComplex,
+    InvalidConstraint,
+    UnsupportedConstraint,
+)
+from ramet.runtime.protocol.messages import ConstraintSpec
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_dir):
+    from ramet.runtime.tokenizer import Tokenizer
+
+    return Tokenizer.load(model_dir)
+
+
+@pytest.fixture(scope="module")
+def compiler(tokenizer):
+    bounded = BoundedCompiler(tokenizer)
+    bounded.warm()
+    yield bounded
+    bounded.close()
+
+
+def schema(document) -> ConstraintSpec:
+    return ConstraintSpec("json_schema", json.dumps(document))
+
+
+def test_good_specifications_pass(compiler):
+    compiler.check(schema({"type": "object", "properties": {"a": {"type": "integer"}}}))
+    compiler.check(ConstraintSpec("regex", "[a-z]{1,8}"))
+
+
+def test_verdicts_keep_their_kind(compiler):
+    with pytest.raises(InvalidConstraint):
+        compiler.check(schema({"type": "thing"}))
+    with pytest.raises(UnsupportedConstraint) as caught:
+        compiler.check(schema({"items": {"not": {"uniqueItems": True}}}))
+    assert (caught.value.keyword, caught.value.pointer) == ("uniqueItems", "/items/not/uniqueItems")
+    with pytest.raises(ConstraintTooComplex):
+        compiler.check(schema({"properties": {f"p{i}": {"const": i} for i in range(20_001)}}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("timed_out", ConstraintTimeout), ("crashed", ConstraintCrashed), ("too_complex", ConstraintTooComplex)],
+)
+def test_every_verdict_has_its_error(kind, error):
+    with pytest.raises(error):
+        raise_verdict(Verdict(kind, "why"))
+    raise_verdict(Verdict())
+
+
+def test_a_compile_that_takes_too_long_is_stopped_and_the_next_one_works(tokenizer):
+    bounded = BoundedCompiler(tokenizer, seconds=0.05)
+    bounded.warm()
+    try:
+        start = time.monotonic()
+        with pytest.raises(ConstraintTimeout):
+            bounded.check(schema({"properties": {f"p{i}": {"pattern": f"^(a|b){{{i}}}$"} for i in range(8000)}}))
+        assert time.monotonic() - start < 5
+        bounded.check(schema({"type": "integer"}))
+    finally:
+        bounded.close()
+
+
+def test_a_compile_that_takes_too_much_memory_is_stopped(tokenizer):
+    bounded = BoundedCompiler(tokenizer, seconds=30, megabytes=8)
+    bounded.warm()
+    try:
+        with pytest.raises(ConstraintTooComplex, match="8 MB"):
+            bounded.check(schema({"properties": {f"p{i}": {"pattern": f"^(a|b){{{i}}}$"} for i in range(15000)}}))
+    finally:
+        bounded.close()
+
+
+def test_closing_ends_the_child(tokenizer):
+    bounded = BoundedCompiler(tokenizer)
+    bounded.warm()
+    (child,) = bounded._idle
+    pid = child._process.pid
+    bounded.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
