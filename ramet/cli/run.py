@@ -126,9 +126,12 @@ def read_arguments(path: Path, names: list[str]) -> Iterator[tuple[str | int, di
 def as_record(id: str | int, state: State[Any]) -> tuple[Record, Usage]:
     """What a finished state gives, and its usage."""
     from ramet.extraction.records import Record, RecordUsage
+    from ramet.frontend_lang.explain import Explanation
 
     error = state.error()
-    usage = state.explain().total
+    # Not state.explain(), which raises where the body did.
+    run = state._core.run
+    usage = Explanation(run.program, list(run.calls)).total
     counted = RecordUsage(usage.prompt, usage.completion, usage.forced, usage.sampled)
     if error is not None:
         status = "too_long" if getattr(error, "code", "") == "context_length_exceeded" else "error"
