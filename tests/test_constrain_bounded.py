@@ -50,7 +50,7 @@ def test_verdicts_keep_their_kind(compiler):
         compiler.check(schema({"items": {"not": {"uniqueItems": True}}}))
     assert (caught.value.keyword, caught.value.pointer) == ("uniqueItems", "/items/not/uniqueItems")
     with pytest.raises(ConstraintTooComplex):
-        compiler.check(schema({"properties": {f"p{i}": {"const": i} for i in range(20_001)}}))
+        compiler.check(schema({"patternProperties": {f"x{i}": {"const": i} for i in range(9)}}))
 
 
 @pytest.mark.parametrize(
