@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -464,6 +465,46 @@ def test_models_tokenize_metrics(tmp_path: Path) -> None:
                 assert name in metrics
             assert (await it.web.get("/flush_cache")).status_code == 200
             assert "/v1/chat/completions" in (await it.web.get("/openapi.json")).json()["paths"]
+
+    run(body)
+
+
+def test_generate_in_sglangs_shape(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with http(tmp_path) as it:
+            params = {"max_new_tokens": 6, "temperature": 0.5, "sampling_seed": 3, "skip_special_tokens": True}
+            fields: dict[str, Any] = {
+                "text": "hello", "sampling_params": params, "return_logprob": True, "logprob_start_len": 1,
+                "top_logprobs_num": 2, "return_text_in_logprobs": True,
+            }  # fmt: skip
+            reply = await it.web.post("/generate", json=fields)
+            assert reply.headers["x-ramet-ignored"] == "skip_special_tokens"
+            answer = reply.json()
+            meta = answer["meta_info"]
+            assert (meta["prompt_tokens"], meta["completion_tokens"], meta["cached_tokens"]) == (5, 6, 0)
+            assert meta["finish_reason"] == {"type": "length", "length": 6}
+            assert [entry[1:] for entry in meta["input_token_logprobs"]] == [[ord(c), c] for c in "ello"]
+            assert [entry[0] for entry in meta["input_token_logprobs"]] == [None, -1.0, -1.0, -1.0]
+            assert "".join(entry[2] for entry in meta["output_token_logprobs"]) == answer["text"]
+            assert all(len(tops) == 2 for tops in meta["output_top_logprobs"])
+            chunks = events((await it.web.post("/generate", json={**fields, "stream": True})).text)
+            assert chunks[-1]["text"] == answer["text"] and chunks[-1]["output_ids"] == answer["output_ids"]
+            for before, after in itertools.pairwise(chunks):
+                assert after["text"].startswith(before["text"])
+            assert [chunk["meta_info"]["finish_reason"] is None for chunk in chunks[:-1]] == [True] * (len(chunks) - 1)
+            several = (await it.web.post("/generate", json={"text": ["a", "b"], "sampling_params": {"n": 2}})).json()
+            assert len(several) == 4 and all(len(one["output_ids"]) == 128 for one in several)
+            stopped = {"input_ids": [1, 2], "sampling_params": {"stop": ["a", "b", "c"], "max_new_tokens": 400}}
+            reason = (await it.web.post("/generate", json=stopped)).json()["meta_info"]["finish_reason"]
+            assert reason["type"] == "stop" and reason["matched"] in "abc"
+            for bad in ({}, {"text": "a", "input_ids": [1]}, {"input_ids": [999]}, {"text": ""}):
+                check_error(await it.web.post("/generate", json=bad), 400)
+            for bad in ({"structural_tag": "x"}, {"regex": "a", "ebnf": "b"}, {"json_schema": '{"type":"objekt"}'}):
+                check_error(await it.web.post("/generate", json={"text": "a", "sampling_params": bad}), 400)
+            check_error(await it.web.post("/generate", json={"text": "a", "token_ids_logprob": [1]}), 400)
+            assert (await it.web.get("/get_model_info")).json()["is_generation"] is True
+            assert (await it.web.get("/dashboard")).text.startswith("<!doctype html>")
+            assert (await it.web.get("/docs")).status_code == 200
 
     run(body)
 

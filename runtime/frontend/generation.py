@@ -189,6 +189,10 @@ class Generation:
         return self._state.choices[0].branch
 
     @property
+    def request(self) -> GenerateRequest:
+        return self._state.request
+
+    @property
     def n_prompt(self) -> int:
         return len(self._state.prompt)
 

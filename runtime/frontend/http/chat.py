@@ -11,7 +11,7 @@ import orjson
 from ramet.runtime.frontend.generation import Generation
 from ramet.runtime.frontend.requests import ChoiceResult, Chunk, Finish
 from ramet.runtime.protocol.errors import RametError
-from ramet.runtime.protocol.messages import StopHit, TokenLogprob
+from ramet.runtime.protocol.messages import TokenLogprob
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,6 +24,7 @@ from .lower import lower
 from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
 from .sse import DONE, ChunkWriter, EventStream, event
 from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
+from .visible import visible
 
 
 @dataclass(frozen=True)
@@ -175,13 +176,6 @@ def finish_reason(tools: ToolPlan, reason: str, called: bool) -> str:
     """As OpenAI: ``tool_calls`` where the model chose to call; a call by name ends with ``stop``."""
     shown = FINISH_REASONS[reason]
     return "tool_calls" if called and shown == "stop" and tools.mode != "named" else shown
-
-
-def visible(ids: Sequence[int], n_prompt: int, stop: StopHit | None) -> int:
-    """How many generated ids belong to the text: not those of a stop, but the one that a stop begins inside."""
-    if stop is None:
-        return len(ids)
-    return min(len(ids), stop.at - n_prompt + (1 if stop.leftover else 0))
 
 
 # ---------------------------------------------------------------- the stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,23 +15,18 @@ from ramet.runtime.protocol.messages import TokenLogprob
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .chat import visible
 from .constraints import Asked, asked_constraint
 from .errors import HttpError, bad_request, translate
 from .fields import CompletionBody, parse
 from .logprobs import CompletionLogprobs
 from .lower import lower
+from .merge import merged
+from .prompts import Prompt, read_prompts
 from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
 from .sse import DONE, ChunkWriter, EventStream, event
+from .visible import visible
 
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 1024
-
-
-@dataclass(frozen=True)
-class Prompt:
-    text: str
-    ids: list[int]
 
 
 @dataclass(frozen=True)
@@ -119,28 +113,6 @@ def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
     return CompletionCall(server, generations, prompts, body.n or 1, echo, logprobs, param, head)
 
 
-def read_prompts(server: Server, given: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
-    """One prompt or several, as text or ids. Raises HttpError for empty ones."""
-    tokenizer = server.tokenizer
-    several: list[Any] = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else list(given)
-    if not several or len(several) > MAX_PROMPTS:
-        raise bad_request(f"prompt holds {len(several)} prompts; 1 to {MAX_PROMPTS} are possible", "prompt")
-    prompts: list[Prompt] = []
-    for index, one in enumerate(several):
-        if isinstance(one, str):
-            ids = tokenizer.encode(one)
-            if server.meta.add_bos and tokenizer.bos_id is not None:
-                ids = [tokenizer.bos_id, *ids]
-            prompt = Prompt(one, ids)
-        else:
-            in_range = [token for token in one if 0 <= token < tokenizer.vocab_size]
-            prompt = Prompt(tokenizer.text(in_range), one)
-        if not prompt.ids:
-            raise bad_request(f"prompt {index} is empty; at least one token is needed", "prompt", "empty_prompt")
-        prompts.append(prompt)
-    return prompts
-
-
 # ---------------------------------------------------------------- the whole answer
 
 
@@ -176,29 +148,6 @@ def _whole(call: CompletionCall, results: list[list[ChoiceResult]]) -> dict[str,
 
 
 # ---------------------------------------------------------------- the stream
-
-
-async def _merged(generations: list[Generation]) -> AsyncIterator[list[tuple[int, Chunk]]]:
-    """News of all prompts as they come: (prompt number, chunk)."""
-    if len(generations) == 1:
-        while chunks := await generations[0].batch():
-            yield [(0, chunk) for chunk in chunks]
-        return
-    waiting = {asyncio.create_task(generation.batch()): at for at, generation in enumerate(generations)}
-    try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            news: list[tuple[int, Chunk]] = []
-            for task in done:
-                at = waiting.pop(task)
-                if chunks := task.result():
-                    news += [(at, chunk) for chunk in chunks]
-                    waiting[asyncio.create_task(generations[at].batch())] = at
-            if news:
-                yield news
-    finally:
-        for task in waiting:
-            task.cancel()
 
 
 class _ChoiceText:
@@ -237,7 +186,7 @@ async def _stream(call: CompletionCall, writer: ChunkWriter, end: Any) -> AsyncI
             for _ in range(call.n)
         ]
         finishes: list[Finish] = []
-        async for news in _merged(call.generations):
+        async for news in merged(call.generations):
             out: list[bytes] = []
             for at, chunk in news:
                 if chunk.finish is not None:

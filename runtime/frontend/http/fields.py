@@ -15,7 +15,7 @@ MAX_BODY = 64 * 1024 * 1024
 # Fields of other servers that limit what may be generated. One that we do not enforce must not be ignored.
 _LIMITING = re.compile(
     r"guided|grammar|schema|regex|choice|constrain|structur|allowed|bad_words|banned|forbid|force|logits_processor"
-    r"|^functions$|^function_call$|^format$|^suffix$|^best_of$|^pattern$|^begin_suppress|^suppress|beam|^stop"
+    r"|^token_ids_logprob$|^functions$|^function_call$|^format$|^suffix$|^best_of$|^pattern$|^begin_suppress|^suppress|beam|^stop"
 )
 _NO_LIMIT: tuple[object, ...] = (False, "", [], {}, 0, 1)
 """Values that ask for nothing, whatever the field (``best_of`` 1, ``use_beam_search`` false)."""

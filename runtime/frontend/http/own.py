@@ -1,0 +1,122 @@
+"""Endpoints of our own: health, counters, the tokeniser, the cache, the dashboard, and what SGLang's users look for."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .chat import chat_ids
+from .errors import bad_request
+from .fields import DetokenizeBody, TokenizeBody, parse
+from .metrics import CONTENT_TYPE
+from .native import GenerateBody, generate
+from .routes import body_of, json_response, tenant_of
+from .server import Server, read_body
+
+
+def add_own_routes(app: FastAPI, server: Server) -> None:
+    _state(app, server)
+    _tokens(app, server)
+    _native(app, server)
+
+
+def _state(app: FastAPI, server: Server) -> None:
+    client = server.client
+
+    @app.get("/health")
+    async def health() -> Response:
+        """This process is alive."""
+        return json_response({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """Requests would be taken: scheduler and worker are there."""
+        stats = await client.control("stats", timeout_s=2.0) if client.connected else {}
+        good = bool(stats) and bool(stats.get("ready", True)) and not stats.get("draining", False)
+        return json_response({"status": "ready" if good else "not ready"}, 200 if good else 503)
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        """Prometheus text; JSON where ``Accept`` asks for it."""
+        stats = await client.control("stats", timeout_s=5.0)
+        if "application/json" in request.headers.get("accept", ""):
+            return json_response({**stats, "model": server.meta.name, "open_requests": client.open_requests})
+        return Response(server.metrics.text(stats), media_type=CONTENT_TYPE)
+
+    @app.get("/flush_cache", include_in_schema=False)
+    @app.post("/flush_cache")
+    async def flush() -> Response:
+        """Forget every cached prefix that no running request uses."""
+        return json_response({"status": "ok", **await client.control("flush", timeout_s=30.0)})
+
+    page = resources.files("ramet.runtime.frontend.http").joinpath("dashboard.html").read_bytes()
+
+    @app.get("/dashboard", include_in_schema=False)
+    async def dashboard() -> Response:
+        return Response(page, media_type="text/html")
+
+
+def _tokens(app: FastAPI, server: Server) -> None:
+    @app.post("/tokenize", openapi_extra=body_of(TokenizeBody))
+    async def tokenize(request: Request) -> Response:
+        """Ids of a text, or of a conversation."""
+        body = parse(TokenizeBody, await read_body(request))
+        server.check_model(body.model)
+        text = body.prompt if body.prompt is not None else body.text
+        if body.messages is not None:
+            ids = chat_ids(server, body)
+        elif text is not None:
+            ids = server.tokenizer.encode(text, special=bool(body.special))
+        else:
+            raise bad_request("prompt or messages is missing", "prompt", "missing_required_parameter")
+        return json_response({"tokens": ids, "count": len(ids), "max_model_len": server.client.context})
+
+    @app.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
+    async def detokenize(request: Request) -> Response:
+        """Text of ids."""
+        body = parse(DetokenizeBody, await read_body(request))
+        server.check_model(body.model)
+        for token in body.tokens:
+            if not 0 <= token < server.tokenizer.vocab_size:
+                raise bad_request(
+                    f"token id {token} is outside the vocabulary (0 to {server.tokenizer.vocab_size - 1})", "tokens"
+                )
+        text = server.tokenizer.text(body.tokens)
+        return json_response({"prompt": text, "text": text})
+
+
+def _native(app: FastAPI, server: Server) -> None:
+    @app.post("/generate", openapi_extra=body_of(GenerateBody))
+    async def native(request: Request) -> Response:
+        """The text that follows a prompt, in SGLang's shape; streamed text is cumulative."""
+        return await generate(server, request, tenant_of(request))
+
+    @app.get("/get_model_info", include_in_schema=False)
+    @app.get("/model_info")
+    async def model_info() -> Response:
+        return json_response(
+            {
+                "model_path": server.meta.name,
+                "tokenizer_path": server.meta.name,
+                "is_generation": True,
+                "max_model_len": server.client.context,
+                "vocab_size": server.tokenizer.vocab_size,
+            }
+        )
+
+    @app.get("/get_server_info", include_in_schema=False)
+    @app.get("/server_info")
+    async def server_info() -> Response:
+        """The model, its numerics, and the counters of ``/metrics``."""
+        stats = await server.client.control("stats", timeout_s=5.0)
+        info = {
+            "model_path": server.meta.name,
+            "served_model_names": server.names,
+            "fingerprint": server.client.fingerprint,
+            "max_total_num_tokens": stats["blocks"]["total"] * stats["block_size"],
+            "stats": stats,
+        }
+        return json_response(info)

@@ -1,0 +1,15 @@
+"""Which of the generated ids belong to the text that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ramet.runtime.protocol.messages import StopHit
+
+
+def visible(ids: Sequence[int], offset: int, stop: StopHit | None) -> int:
+    """How many of ``ids``, which begin at absolute ``offset``, belong to the text: not those of a stop, but the one
+    that a stop begins inside."""
+    if stop is None:
+        return len(ids)
+    return max(0, min(len(ids), stop.at - offset + (1 if stop.leftover else 0)))
