@@ -3,7 +3,9 @@ blocks lie, or which rows were grouped."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_sets import KV_DTYPES, OP_SETS, OpSetCase, Row, make_batch, random_tensor
 from ramet.kernels.ops import GroupSpec, OpSet, Program, QuantTensor, RopeSpec
+from ramet.runtime import store
 from ramet.runtime.store import ModelMeta, RopeMeta
+from ramet.runtime.worker.models import load_model
 from ramet.runtime.worker.models.llama import Llama
 from ramet.runtime.worker.models.rope import inverse_frequencies
 from ramet.runtime.worker.weights import Weights
@@ -152,6 +156,29 @@ def test_grouping_rows_that_share_blocks_changes_no_bit(case: OpSetCase, dtype: 
         assert model.program.run(make_batch(after, groups=[group]), kv).tobytes() == plain.tobytes()
     for i, tail in enumerate(tails):
         assert plain[i].tobytes() == alone(model, [*shared, *tail, 7])[-1].tobytes()
+
+
+@pytest.mark.slow
+def test_the_number_of_threads_changes_no_bit(case: OpSetCase, model_dir: Path) -> None:
+    """On the default model, whose matrices are large enough to be shared out."""
+    if case.threaded is None:
+        pytest.skip("takes no number of threads")
+    folder = store.open(model_dir)
+    ids = np.random.default_rng(15).integers(0, folder.meta.vocab_size, 100).tolist()
+    found = []
+    for threads in (1, 2, 3):
+        ops = case.threaded(threads)
+        model = load_model(folder, ops)
+        kv = ops.kv_cache(folder.meta.layers, 8, 16, folder.meta.kv_heads, folder.meta.head_dim)
+        first = model.program.run(make_batch([Row(ids[:90], 0, range(8))], logits="last"), kv).tobytes()
+        batch = make_batch([Row(ids[90:], 90, range(8))])
+        second = model.program.run(batch, kv).tobytes()
+        found.append(first + second)
+        thread = threading.Thread(target=lambda m=model, b=batch, k=kv: found.append(m.program.run(b, k).tobytes()))
+        thread.start()  # nor does it matter which thread calls
+        thread.join()
+        found[-1] = first + found[-1]
+    assert len(set(found)) == 1
 
 
 def test_copied_storage_gives_the_same_bits(case: OpSetCase) -> None:

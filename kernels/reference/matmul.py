@@ -21,13 +21,19 @@ def padded(count: int) -> int:
     return -(-count // ROWS) * ROWS
 
 
+def single_threaded() -> None:
+    """To be called in each thread that multiplies: the library keeps its number of threads per thread, and sums long
+    rows in another order where it shares the work."""
+    torch.set_num_threads(1)
+
+
 class TiledMatmul:
     """``threads``: size of the pool; 0: one per core. Sets torch's own number of threads to 1 (process-wide)."""
 
     def __init__(self, threads: int) -> None:
-        torch.set_num_threads(1)
+        single_threaded()
         self._threads = threads or os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(self._threads, "matmul") if self._threads > 1 else None
+        self._pool = ThreadPoolExecutor(self._threads, "matmul", single_threaded) if self._threads > 1 else None
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """x @ weight.T for x [whole tiles, in] and weight [out, in], both float32."""

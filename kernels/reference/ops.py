@@ -18,7 +18,7 @@ from ramet.kernels.dequantise import dequantise
 from ramet.kernels.ops import Batch, Forward, QuantTensor, RopeSpec, SampleBatch, SampleResult
 from ramet.kernels.reference.attention import Plan, attend, plan, slots_of
 from ramet.kernels.reference.cache import DTYPES, PagedCache
-from ramet.kernels.reference.matmul import TiledMatmul, padded
+from ramet.kernels.reference.matmul import TiledMatmul, padded, single_threaded
 
 VERSION = 2
 
@@ -100,6 +100,7 @@ class _EagerProgram:
     multiply: TiledMatmul
 
     def run(self, batch: Batch, kv: PagedCache) -> NDArray[np.float32]:
+        single_threaded()
         with torch.inference_mode():
             logits: NDArray[np.float32] = self.forward(_Step.of(self.multiply, batch, kv)).numpy()
         return logits[: len(batch.logit_rows)]
