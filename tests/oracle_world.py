@@ -7,6 +7,7 @@ its own ids, whatever was cached, batched, pushed back or killed on the way.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,8 +108,16 @@ class World:
     """``step`` moves one plan: schedule as many as may stand at the worker, run the oldest, apply it."""
 
     def __init__(
-        self, *, blocks: int = 64, vocab: int = 64, config: SchedulerConfig | None = None, device: bool = True
+        self,
+        *,
+        blocks: int = 64,
+        vocab: int = 64,
+        config: SchedulerConfig | None = None,
+        device: bool = True,
+        make_worker: Callable[[], WorkerCore] | None = None,
     ) -> None:
+        """``make_worker``: another worker than the oracle's, on a pool of ``blocks`` blocks or fewer."""
+        self._make_worker = make_worker
         self.config = config or SchedulerConfig(block_size=4, chunk_tokens=32, max_rows=8, check_invariants=True)
         self.blocks = blocks
         self.vocab = vocab
@@ -144,9 +153,12 @@ class World:
         if self.worker is not None:
             self.worker.close()
         self._sent.clear()
-        self.runner = OracleRunner(blocks or self.blocks, self.config.block_size, self.vocab)
-        self.worker = WorkerCore(self.runner)
-        self.take(self.scheduler.reset_device(self.runner.blocks, self.runner.block_size, "oracle", self.now))
+        if self._make_worker is None:
+            self.runner = OracleRunner(blocks or self.blocks, self.config.block_size, self.vocab)
+            self.worker = WorkerCore(self.runner)
+        else:
+            self.worker = self._make_worker()
+        self.take(self.scheduler.reset_device(blocks or self.blocks, self.config.block_size, "oracle", self.now))
 
     def schedule(self) -> bool:
         """Send one plan, if there is one to be sent."""
