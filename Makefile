@@ -32,7 +32,7 @@ types: $(VENV)/.test-installed .build/src/ramet
 	@for v in 3.10 3.13; do $(STAGE) "types, Python $$v" env MYPYPATH=.build/src $(BIN)/mypy --python-version $$v -p ramet || exit 1; done
 
 imports: $(VENV)/.test-installed .build/src/ramet
-	@$(STAGE) "import order" env PYTHONPATH=.build/src $(BIN)/lint-imports
+	@cd .build/src && PYTHONPATH=. ../../$(STAGE) "import order" ../../$(BIN)/lint-imports --config ../../pyproject.toml --no-cache
 
 # The package as it will be installed, for tools that want one tree.
 .build/src/ramet: $(wildcard ramet/*)

@@ -1,0 +1,1 @@
+"""The request language: messages, errors, configuration, frames. Everything else may import it."""
