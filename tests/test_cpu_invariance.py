@@ -233,10 +233,11 @@ def test_weights_may_be_read_from_anywhere(kind):
     assert isinstance(weight, QuantTensor)
     x = ops.weight(float_weight(np.random.default_rng(1).standard_normal((4, 256)).astype(np.float32)))
     packed = ops.weight(weight)
-    from ramet.kernels.cpu.weights import pack, wrap
+    from ramet.kernels.cpu.weights import Arena, pack, wrap
 
-    shifted = np.zeros(len(pack(weight)) + 33, np.uint8)
-    shifted[33:] = pack(weight)
+    plain = pack(ops._engine, weight, Arena())
+    shifted = np.zeros(len(plain) + 33, np.uint8)
+    shifted[33:] = plain
     results = []
     for w in (packed, wrap(weight, shifted[33:])):
         program = ops.compile(lambda o, w=w: o.take_rows(o.matmul(o.embed(x), w)))

@@ -41,6 +41,7 @@ void unpack(const Weight& w, const uint8_t* p, int blocks, const Unpacked& to) {
     const int integers = w.kind == WeightKind::U4 ? 256 : 512, step = w.wide ? 64 : 32;
     for (int b = 0; b < blocks; ++b, p += w.block_bytes) {
         int8_t* q = to.q + b * 512;
+        for (size_t ahead = 0; ahead < w.block_bytes; ahead += 64) __builtin_prefetch(p + 2048 + ahead);
         if (w.kind == WeightKind::U4) {
             for (int j = 0; j < 4; ++j) {
                 Quad low, high;

@@ -15,6 +15,7 @@
 #include "half.hpp"
 #include "lanes.hpp"
 #include "pack.hpp"
+#include "pages.hpp"
 #include "sample.hpp"
 #include "steps.hpp"
 
@@ -298,6 +299,17 @@ NB_MODULE(_cpu, m) {
              nb::arg("adjust_start").none(), nb::arg("adjust_ids").none(), nb::arg("adjust_values").none(),
              nb::arg("scale_start").none(), nb::arg("scale_ids").none(), nb::arg("scale_values").none(), nb::arg("ids"),
              nb::arg("raw"), nb::arg("raw_masked"), nb::arg("top_ids"), nb::arg("top_raw"), nb::arg("top"))
+        .def("pack",
+             [](Engine& e, const std::string& kind, int n, int k, Vec<uint8_t> raw, Out<uint8_t> to) {
+                 const Weight w = plan(kind, n, k);
+                 const size_t bytes = raw_row_bytes(kind, k) * (size_t)n;
+                 require(raw.shape(0) == bytes, "a weight of type " + kind + " and shape (" + std::to_string(n) + ", " +
+                                                    std::to_string(k) + ") has " + std::to_string(bytes) + " bytes, not " +
+                                                    std::to_string(raw.shape(0)));
+                 require(to.size() == packed_bytes(w), "the target of pack has the wrong size");
+                 nb::gil_scoped_release release;
+                 each_row(e, w.tiles, [&](int tile, int) { pack_tile(w, kind, raw.data(), tile, to.data()); });
+             })
         .def("token_logprobs", [](Engine& e, Mat<float> logits, Vec<int32_t> ids, int top, Out<float> values,
                                   Out<int32_t> top_ids, Out<float> top_values) {
             const int rows = (int)logits.shape(0), vocab = (int)logits.shape(1);
@@ -310,16 +322,14 @@ NB_MODULE(_cpu, m) {
             });
         });
 
-    m.def("packed_bytes", [](const std::string& kind, int n, int k) { return packed_bytes(plan(kind, n, k)); });
-    m.def("pack", [](const std::string& kind, int n, int k, Vec<uint8_t> raw, Out<uint8_t> to) {
-        const Weight w = plan(kind, n, k);
-        require(raw.shape(0) == raw_row_bytes(kind, k) * (size_t)n,
-                "a weight of type " + kind + " and shape (" + std::to_string(n) + ", " + std::to_string(k) + ") has " +
-                    std::to_string(raw_row_bytes(kind, k) * (size_t)n) + " bytes, not " + std::to_string(raw.shape(0)));
-        require(to.size() == packed_bytes(w), "the target of pack has the wrong size");
-        nb::gil_scoped_release release;
-        pack(w, kind, raw.data(), to.data());
+    // Zeroed memory of its own pages, large ones where the system gives them; touched pages count, not reserved ones.
+    m.def("allocate", [](size_t bytes) {
+        auto memory = std::make_unique<Pages>(std::max<size_t>(bytes, 1));
+        uint8_t* data = memory->data();
+        nb::capsule owner(memory.release(), [](void* p) noexcept { delete (Pages*)p; });
+        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {bytes}, owner);
     });
+    m.def("packed_bytes", [](const std::string& kind, int n, int k) { return packed_bytes(plan(kind, n, k)); });
 
     nb::class_<PyWeight>(m, "Weight")
         .def("__init__",

@@ -38,8 +38,11 @@ void scale_and_minimum(const uint8_t* p, int i, int& scale, int& minimum) {
     }
 }
 
+enum class File { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F32, F16, BF16 };
+
 struct Format {
     const char* name;
+    File file;
     int weights, bytes;  // of a block of the file
     WeightKind kind;
     bool minima, wide, halves;
@@ -47,17 +50,17 @@ struct Format {
 };
 
 const Format FORMATS[] = {
-    {"Q4_0", 32, 18, WeightKind::U4, false, false, false, 8},
-    {"Q4_1", 32, 20, WeightKind::U4, true, false, false, 0},
-    {"Q5_0", 32, 22, WeightKind::U8, false, false, false, 16},
-    {"Q5_1", 32, 24, WeightKind::U8, true, false, false, 0},
-    {"Q8_0", 32, 34, WeightKind::U8, false, false, false, 128},
-    {"Q4_K", 256, 144, WeightKind::U4, true, true, false, 0},
-    {"Q5_K", 256, 176, WeightKind::U8, true, true, false, 0},
-    {"Q6_K", 256, 210, WeightKind::U8, false, true, true, 32},
-    {"F32", 1, 4, WeightKind::F32, false, true, false, 0},
-    {"F16", 1, 2, WeightKind::F16, false, true, false, 0},
-    {"BF16", 1, 2, WeightKind::BF16, false, true, false, 0},
+    {"Q4_0", File::Q4_0, 32, 18, WeightKind::U4, false, false, false, 8},
+    {"Q4_1", File::Q4_1, 32, 20, WeightKind::U4, true, false, false, 0},
+    {"Q5_0", File::Q5_0, 32, 22, WeightKind::U8, false, false, false, 16},
+    {"Q5_1", File::Q5_1, 32, 24, WeightKind::U8, true, false, false, 0},
+    {"Q8_0", File::Q8_0, 32, 34, WeightKind::U8, false, false, false, 128},
+    {"Q4_K", File::Q4_K, 256, 144, WeightKind::U4, true, true, false, 0},
+    {"Q5_K", File::Q5_K, 256, 176, WeightKind::U8, true, true, false, 0},
+    {"Q6_K", File::Q6_K, 256, 210, WeightKind::U8, false, true, true, 32},
+    {"F32", File::F32, 1, 4, WeightKind::F32, false, true, false, 0},
+    {"F16", File::F16, 1, 2, WeightKind::F16, false, true, false, 0},
+    {"BF16", File::BF16, 1, 2, WeightKind::BF16, false, true, false, 0},
 };
 
 const Format& format_of(const std::string& kind) {
@@ -70,43 +73,50 @@ const Format& format_of(const std::string& kind) {
 // Block `b` (of 32) of the row that begins at `row`.
 Block read(const Format& f, const uint8_t* row, int b) {
     Block out{};
-    const std::string name = f.name;
     const uint8_t* p = row + (size_t)(b * 32 / f.weights) * f.bytes;
     const int part = b % (f.weights / 32);
-    if (name == "Q4_0" || name == "Q5_0" || name == "Q8_0") {
-        out.scale[0] = out.scale[1] = half(p);
-        if (name == "Q8_0") {
+    switch (f.file) {
+        case File::Q4_0:
+        case File::Q5_0:
+            out.scale[0] = out.scale[1] = half(p);
+            nibbles(p + f.bytes - 16, out.q);
+            if (f.file == File::Q5_0) fifth_bits(p + 2, out.q);
+            break;
+        case File::Q4_1:
+        case File::Q5_1:
+            out.scale[0] = out.scale[1] = half(p);
+            out.minimum = half(p + 2);
+            nibbles(p + f.bytes - 16, out.q);
+            if (f.file == File::Q5_1) fifth_bits(p + 4, out.q);
+            break;
+        case File::Q8_0:
+            out.scale[0] = out.scale[1] = half(p);
             for (int i = 0; i < 32; ++i) out.q[i] = (uint8_t)(p[2 + i] ^ 0x80);
-        } else {
-            nibbles(p + (name == "Q5_0" ? 6 : 2), out.q);
-            if (name == "Q5_0") fifth_bits(p + 2, out.q);
+            break;
+        case File::Q4_K:
+        case File::Q5_K: {
+            int scale, minimum;
+            scale_and_minimum(p + 4, part, scale, minimum);
+            out.scale[0] = out.scale[1] = half(p) * (float)scale;
+            out.minimum = -(half(p + 2) * (float)minimum);
+            const uint8_t* high = p + 16;
+            const uint8_t* low = p + f.bytes - 128 + part / 2 * 32;
+            for (int i = 0; i < 32; ++i) {
+                out.q[i] = part % 2 ? low[i] >> 4 : low[i] & 15;
+                if (f.file == File::Q5_K) out.q[i] = (uint8_t)(out.q[i] | (high[i] >> part & 1) << 4);
+            }
+            break;
         }
-    } else if (name == "Q4_1" || name == "Q5_1") {
-        out.scale[0] = out.scale[1] = half(p);
-        out.minimum = half(p + 2);
-        nibbles(p + (name == "Q5_1" ? 8 : 4), out.q);
-        if (name == "Q5_1") fifth_bits(p + 4, out.q);
-    } else if (name == "Q4_K" || name == "Q5_K") {
-        int scale, minimum;
-        scale_and_minimum(p + 4, part, scale, minimum);
-        out.scale[0] = out.scale[1] = half(p) * (float)scale;
-        out.minimum = -(half(p + 2) * (float)minimum);
-        const uint8_t* high = p + 16;
-        const uint8_t* low = p + (name == "Q5_K" ? 48 : 16) + part / 2 * 32;
-        for (int i = 0; i < 32; ++i) {
-            out.q[i] = part % 2 ? low[i] >> 4 : low[i] & 15;
-            if (name == "Q5_K") out.q[i] = (uint8_t)(out.q[i] | (high[i] >> part & 1) << 4);
+        default: {  // Q6_K: halves of 128, each of four runs of 32
+            const uint8_t* low = p + part / 4 * 64 + part % 2 * 32;
+            const uint8_t* high = p + 128 + part / 4 * 32;
+            const int8_t* scales = (const int8_t*)p + 192 + part * 2;
+            for (int i = 0; i < 32; ++i) {
+                const int nibble = part % 4 < 2 ? low[i] & 15 : low[i] >> 4;
+                out.q[i] = (uint8_t)(nibble | (high[i] >> (part % 4 * 2) & 3) << 4);
+            }
+            for (int i = 0; i < 2; ++i) out.scale[i] = half(p + 208) * (float)scales[i];
         }
-    } else {  // Q6_K: halves of 128, each of four runs of 32
-        const uint8_t* low = p + part / 4 * 64 + part % 2 * 32;
-        const uint8_t* high = p + 128 + part / 4 * 32;
-        const int8_t* scales = (const int8_t*)p + 192 + part * 2;
-        const float d = half(p + 208);
-        for (int i = 0; i < 32; ++i) {
-            const int nibble = part % 4 < 2 ? low[i] & 15 : low[i] >> 4;
-            out.q[i] = (uint8_t)(nibble | (high[i] >> (part % 4 * 2) & 3) << 4);
-        }
-        for (int i = 0; i < 2; ++i) out.scale[i] = d * (float)scales[i];
     }
     return out;
 }
@@ -166,19 +176,18 @@ size_t raw_row_bytes(const std::string& kind, int k) {
     return (size_t)(k / f.weights) * f.bytes;
 }
 
-void pack(const Weight& w, const std::string& kind, const uint8_t* raw, uint8_t* to) {
+void pack_tile(const Weight& w, const std::string& kind, const uint8_t* raw, int tile, uint8_t* to) {
     const Format& f = format_of(kind);
-    memset(to, 0, packed_bytes(w));
     const size_t row_bytes = raw_row_bytes(kind, w.k);
-    for (int row = 0; row < w.n; ++row) {
-        const uint8_t* from = raw + row * row_bytes;
-        uint8_t* tile = to + (size_t)(row / TILE) * w.tile_bytes;
-        const int column = row % TILE;
+    to += (size_t)tile * w.tile_bytes;
+    memset(to, 0, w.tile_bytes);
+    for (int column = 0; column < TILE && tile * TILE + column < w.n; ++column) {
+        const uint8_t* from = raw + (size_t)(tile * TILE + column) * row_bytes;
         if (w.quantised()) {
-            for (int b = 0; b < w.k / QBLOCK; ++b) put(w, read(f, from, b), column, tile + b * w.block_bytes);
+            for (int b = 0; b < w.k / QBLOCK; ++b) put(w, read(f, from, b), column, to + b * w.block_bytes);
         } else {
             for (int i = 0; i < w.k; ++i)
-                memcpy(tile + (size_t)i * w.block_bytes + column * f.bytes, from + (size_t)i * f.bytes, f.bytes);
+                memcpy(to + (size_t)i * w.block_bytes + column * f.bytes, from + (size_t)i * f.bytes, f.bytes);
         }
     }
 }

@@ -14,8 +14,8 @@ Weight plan(const std::string& kind, int n, int k);
 inline size_t packed_bytes(const Weight& w) { return (size_t)w.tiles * w.tile_bytes; }
 size_t raw_row_bytes(const std::string& kind, int k);
 
-// Fills `to` (packed_bytes, exact values, padded columns zero) from n raw rows.
-void pack(const Weight& w, const std::string& kind, const uint8_t* raw, uint8_t* to);
+// Fills tile `tile` of the packed weight at `to` from the raw rows of the whole matrix: exact values, padding zero.
+void pack_tile(const Weight& w, const std::string& kind, const uint8_t* raw, int tile, uint8_t* to);
 
 // Row `row` of the matrix as floats.
 void unpack_row(const Weight& w, int row, float* out);

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ramet.kernels import _cpu
 from ramet.kernels.cpu.lower import lower
 from ramet.kernels.cpu.record import Recorder, Symbol
-from ramet.kernels.cpu.weights import PackedWeight, aligned, pack, wrap
+from ramet.kernels.cpu.weights import Arena, PackedWeight, pack, wrap
 from ramet.kernels.ops import Batch, Forward, QuantTensor, SampleBatch, SampleResult
 
 
@@ -49,6 +49,7 @@ class CpuOps:
         if self.kv_dtype not in ("f32", "bf16", "f16", "int8"):
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not known: use f32, bf16, f16 or int8")
         self._engine = _cpu.Engine(self.isa, self.threads)
+        self._arena = Arena()
         self.isa = self._engine.lane
         self.threads = self._engine.threads
 
@@ -56,11 +57,11 @@ class CpuOps:
         return f"cpu-{_cpu.VERSION}-{self.isa}-kv-{self.kv_dtype}"
 
     def weight(self, tensor: QuantTensor) -> PackedWeight:
-        return wrap(tensor, pack(tensor))
+        return wrap(tensor, pack(self._engine, tensor, self._arena))
 
     def kv_cache(self, layers: int, blocks: int, block_size: int, kv_heads: int, head_dim: int) -> _cpu.Kv:
         shape = (self._engine, self.kv_dtype, layers, blocks, block_size, kv_heads, head_dim)
-        return _cpu.Kv(*shape, aligned(_cpu.Kv.bytes(*shape)))
+        return _cpu.Kv(*shape, _cpu.allocate(_cpu.Kv.bytes(*shape)))
 
     def copy_blocks(
         self, kv: _cpu.Kv, source: NDArray[np.int32], target: NDArray[np.int32], tokens: NDArray[np.int32]

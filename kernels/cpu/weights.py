@@ -30,7 +30,25 @@ def packed_shape(tensor: QuantTensor) -> tuple[int, int]:
     return (tensor.shape[0], 1) if len(tensor.shape) == 1 else (tensor.shape[0], tensor.shape[1])
 
 
-def pack(tensor: QuantTensor) -> NDArray[np.uint8]:
+@dataclass
+class Arena:
+    """Memory of packed weights, in few large pages: to read them is what decoding costs."""
+
+    chunk: int = 32 << 20
+    _memory: NDArray[np.uint8] | None = None
+    _used: int = 0
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """``size`` bytes that begin on a cache line."""
+        start = -(-self._used // 64) * 64
+        if self._memory is None or start + size > len(self._memory):
+            self._memory = _cpu.allocate(max(self.chunk, size))
+            start = 0
+        self._used = start + size
+        return self._memory[start : start + size]
+
+
+def pack(engine: _cpu.Engine, tensor: QuantTensor, arena: Arena) -> NDArray[np.uint8]:
     """The packed bytes of ``tensor``. A vector is kept as float32."""
     shape = packed_shape(tensor)
     kind, raw = tensor.kind, np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8)
@@ -38,8 +56,8 @@ def pack(tensor: QuantTensor) -> NDArray[np.uint8]:
         halves = raw.view(np.uint16)
         wide = halves.view(np.float16).astype(np.float32) if kind == "F16" else (halves.astype(np.uint32) << 16)
         kind, raw = "F32", wide.view(np.uint8)
-    target = aligned(_cpu.packed_bytes(kind, *shape))
-    _cpu.pack(kind, *shape, raw, target)
+    target = arena.take(_cpu.packed_bytes(kind, *shape))
+    engine.pack(kind, *shape, raw, target)
     return target
 
 
@@ -47,10 +65,3 @@ def wrap(tensor: QuantTensor, packed: NDArray[np.uint8]) -> PackedWeight:
     shape = packed_shape(tensor)
     kind = "F32" if len(tensor.shape) == 1 else tensor.kind
     return PackedWeight(shape, _cpu.Weight(kind, *shape, packed), tensor.name)
-
-
-def aligned(size: int) -> NDArray[np.uint8]:
-    """``size`` bytes that begin on a cache line."""
-    whole = np.empty(size + 64, np.uint8)
-    start = -whole.ctypes.data % 64
-    return whole[start : start + size]
