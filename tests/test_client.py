@@ -362,6 +362,21 @@ def test_timeout(tmp_path: Path) -> None:
     run(body)
 
 
+def test_a_timeout_of_the_schedulers_is_a_timeout(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with scene(tmp_path, auto=False) as (client, scheduler):
+            generation = client.generate(GenerateRequest(PROMPT, timeout_s=9, max_tokens=6, n=2))
+            await generation.accepted()
+            row = scheduler.rows[0]
+            over = m.Finished(row.submit.id, 0, "cancelled", m.Usage(), message="timeout: 9000 ms are over")
+            await scheduler.send(row.client, over)
+            with pytest.raises(RequestTimeout):
+                await generation.result()
+            assert client.open_requests == 0
+
+    run(body)
+
+
 def test_constraints_are_compiled_before_and_sent_once_per_epoch(tmp_path: Path) -> None:
     async def body() -> None:
         async with scene(tmp_path) as (client, scheduler):

@@ -461,6 +461,36 @@ def test_d34_alternatives_that_share_first_bytes(live: Live) -> None:
         assert re.fullmatch(pattern, text_of(live.complete("衣领:", regex=pattern, temperature=1.5, seed=seed)))
 
 
+def test_d35_limits_of_length_are_cheap(live: Live) -> None:
+    properties: dict[str, Any] = {f"s{i}": {"type": "string", "maxLength": 60 + 40 * i} for i in range(4)}
+    strings = {"type": "array", "maxItems": 15, "items": {"type": "string", "maxLength": 30}}
+    properties |= {"a": strings, "b": strings}
+    schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+    def first_token() -> float:
+        began = time.monotonic()
+        live.chat(max_tokens=1, response_format=schema_format(schema))
+        return time.monotonic() - began
+
+    free = live.complete("Meanwhile,", max_tokens=4)
+    cold = together(2, lambda i: first_token() if i else live.complete("Meanwhile,", max_tokens=4))
+    assert cold[1] < 5 and text_of(cold[0]) == text_of(free)
+    assert first_token() < 1 + live.stats()["step_seconds"] * 5
+
+
+def test_d23_a_good_request_beside_bad_ones(live: Live) -> None:
+    want = text_of(live.complete("The river", max_tokens=12))
+
+    def ask(i: int) -> Any:
+        if i == 0:
+            return live.complete("The river", max_tokens=12)
+        return live.chat(status=400, response_format=schema_format({"type": "objekt", "title": str(i)}))
+
+    answers = together(5, ask)
+    assert text_of(answers[0]) == want
+    assert all("objekt" in answer["error"]["message"] for answer in answers[1:])
+
+
 # ---------------------------------------------------------------- sampling and streams
 
 

@@ -25,13 +25,11 @@ from ramet.runtime.protocol.messages import (
     Accepted,
     BranchRef,
     Cancel,
-    Constraint,
     Control,
     ControlReply,
     Finished,
     PromptLogprobs,
     Rejected,
-    Release,
     Score,
     Scored,
     TokenDelta,
@@ -58,6 +56,7 @@ from .requests import (
     refusal,
     too_long,
 )
+from .submission import Submission
 
 __all__ = ["ChoiceResult", "Chunk", "Client", "Finish", "GenerateRequest", "Generation", "ScoreRequest", "ScoreResult"]
 
@@ -91,10 +90,10 @@ class Client:
         self._link = Link(endpoint, self, clock)
         self._bounded = BoundedCompile(tokenizer)
         self._constraints = CompileCheck(compile or self._bounded)
-        self._specs_sent: set[str] = set()
         self._open: dict[int, OpenRequest] = {}
         self._calls = Calls(self._link.send)
         self._branches = Branches()
+        self._submission = Submission(self._link, self._branches, clock)
         self._last_id = 0
         self._closed = False
 
@@ -154,7 +153,7 @@ class Client:
             state.timer = loop.call_later(request.timeout_s + GRACE_S, self._timed_out, state)
         if state.ready or self._constraints.passed(key):
             state.ready = True
-            self._submit(state)
+            self._submission.first(state)
         else:
             state.task = asyncio.create_task(self._compile_then_submit(state))
         return Generation(state, self.cancel)
@@ -176,7 +175,7 @@ class Client:
         if state is not None and state.choices[branch[1]].finish is None:
             state.kept[branch[1]] = False
             return
-        self._let_go(branch)
+        self._submission.let_go(branch)
 
     def branch_ids(self, branch: BranchRef) -> list[int]:
         """All ids of a branch that runs or is kept. Raises InvalidRequest for another."""
@@ -206,7 +205,11 @@ class Client:
         deadline = None if request.timeout_s is None else self._clock() + request.timeout_s
 
         def message(parent_allowed: bool) -> Score:
-            parent = request.parent if parent_allowed and request.parent and self._knows(request.parent[0]) else None
+            parent = (
+                request.parent
+                if parent_allowed and request.parent and self._submission.knows(request.parent[0])
+                else None
+            )
             return Score(
                 id,
                 pack_ids(request.ids) if parent is not None else context.tobytes(),
@@ -248,40 +251,7 @@ class Client:
         else:
             state.ready = True
             if not state.done:
-                self._submit(state)
-
-    def _submit(self, state: OpenRequest, *, parent_allowed: bool = True) -> None:
-        """Nothing was generated yet: one Submit for all choices."""
-        if not self._link.known:
-            return
-        self._send_spec(state)
-        parent = state.request.parent
-        if parent is not None and not (parent_allowed and self._knows(parent[0])):
-            parent = None
-        state.submitted = True
-        state.with_parent = parent is not None
-        self._link.send(state.submit(parent, self._clock()))
-        for choice in state.choices:
-            self._branches.submitted(choice.branch, self._link.epoch)
-
-    def _resend(self, state: OpenRequest) -> None:
-        if state.done or not state.ready or not self._link.known:
-            return
-        if all(choice.cached < 0 and choice.finish is None for choice in state.choices):
-            self._submit(state, parent_allowed=False)
-            return
-        self._send_spec(state)
-        state.submitted, state.with_parent = True, False
-        for choice in state.choices:
-            if choice.finish is None:
-                self._link.send(state.resubmit(choice, self._clock()))
-                self._branches.submitted(choice.branch, self._link.epoch)
-
-    def _send_spec(self, state: OpenRequest) -> None:
-        key, spec = state.constraint_key, state.request.constraint
-        if spec is not None and key not in self._specs_sent:
-            self._specs_sent.add(key)
-            self._link.send(Constraint(key, spec))
+                self._submission.first(state)
 
     # ------------------------------------------------------------ Receiver of the link
 
@@ -290,13 +260,13 @@ class Client:
         return bool(self._open or self._calls)
 
     def resync(self) -> None:
-        self._specs_sent.clear()
+        self._submission.forget()
         for state in list(self._open.values()):
             if state.cancelled:
                 state.end_all(Finish("cancelled", Usage()))
                 self._settle(state)
             else:
-                self._resend(state)
+                self._submission.again(state)
         self._calls.send_all()
 
     def lost(self, seconds: float) -> None:
@@ -319,11 +289,7 @@ class Client:
         elif kind is Finished:
             state = self._open.get(message.id)
             if state is not None:
-                choice = state.choices[message.choice]
-                if choice.finish is None:
-                    state.accepted = True
-                    state.push(choice.finished(message))
-                    self._settle(state)
+                self._finished(state, message)
             else:  # a score that could not be computed
                 why = message.message or f"it ended with {message.reason!r}"
                 self._calls.fail(message.id, GenerationFailed(f"the score failed: {why}"))
@@ -352,6 +318,17 @@ class Client:
             self._link.send(Cancel(state.id))
             self._fail(state, GenerationFailed(f"the stream broke: {gap}"))
 
+    def _finished(self, state: OpenRequest, message: Finished) -> None:
+        choice = state.choices[message.choice]
+        if choice.finish is not None:
+            return
+        state.accepted = True
+        if message.reason == "cancelled" and message.message.startswith("timeout"):
+            self._fail(state, RequestTimeout(message.message))
+            return
+        state.push(choice.finished(message))
+        self._settle(state)
+
     def _rejected(self, message: Rejected) -> None:
         state = self._open.get(message.id)
         if state is None:
@@ -364,10 +341,10 @@ class Client:
             self._settle(state)
         elif message.code == "unknown_branch" and state.with_parent:
             # The parent ended, or went with an older epoch, while the Submit was under way; we know its ids.
-            self._submit(state, parent_allowed=False)
+            self._submission.first(state, parent_allowed=False)
         elif message.code == "queue_full" and state.accepted:
             # It was accepted once, by a scheduler that died: the client of this request must not see it refused.
-            asyncio.get_running_loop().call_later(RETRY_S, self._resend, state)
+            asyncio.get_running_loop().call_later(RETRY_S, self._submission.again, state)
         else:
             self._fail(state, refusal(message))
 
@@ -390,21 +367,13 @@ class Client:
         for choice in state.choices:
             if choice.finish is not None and not state.kept[choice.index] and choice.branch in self._branches:
                 if state.request.keep:
-                    self._let_go(choice.branch)
+                    self._submission.let_go(choice.branch)
                 else:
                     self._branches.forget(choice.branch)
         if state.done:
             self._open.pop(state.id, None)
             if state.timer is not None:
                 state.timer.cancel()
-
-    def _let_go(self, branch: BranchRef) -> None:
-        if self._knows(branch):
-            self._link.send(Release(branch))
-        self._branches.forget(branch)
-
-    def _knows(self, branch: BranchRef) -> bool:
-        return self._branches.known(branch, self._link.epoch)
 
     def _allot(self) -> int:
         self._last_id += 1

@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 from ramet.runtime.frontend.generation import Generation
 from ramet.runtime.frontend.requests import ChoiceResult, Chunk, Finish
-from ramet.runtime.protocol.errors import RametError
-from ramet.runtime.protocol.messages import TokenLogprob
+from ramet.runtime.protocol.errors import ConstraintError, RametError
+from ramet.runtime.protocol.messages import ConstraintSpec, TokenLogprob
 from starlette.requests import Request
 from starlette.responses import Response
 
 from .chat_stream import ToolStream, text_stream
-from .constraints import asked_constraint
+from .constraints import Asked, asked_constraint
 from .errors import HttpError, bad_request, translate
 from .fields import ChatBody, parse
 from .logprobs import chat_entries
@@ -58,7 +58,7 @@ async def chat_completions(server: Server, request: Request, tenant: str) -> Res
     server.check_model(body.model)
     ignored = body.ignored()
     headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
-    call = _start(server, body, tenant)
+    call = await _start(server, body, tenant)
     generation = call.generation
     if body.stream:
         watch = watcher(request, generation.cancel)
@@ -78,15 +78,12 @@ async def chat_completions(server: Server, request: Request, tenant: str) -> Res
     return Response(orjson.dumps(_whole(call, results)), 200, headers, "application/json")
 
 
-def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
+async def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
     """Raises HttpError for whatever can be seen before the scheduler is asked."""
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
     tools, asked = plan_tools(body), asked_constraint(body)
-    if tools.spec is not None and asked is not None:
-        raise bad_request(f"{asked.param} and tool_choice both constrain the answer", asked.param)
-    spec = tools.spec or (asked.spec if asked is not None else None)
-    constraint_param = "tools" if tools.spec is not None else asked.param if asked is not None else None
+    spec, constraint_param = await _constraint(server, tools, asked)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     ids = chat_ids(server, body, tools.tools)
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
@@ -102,6 +99,21 @@ def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
         body.model,
         constraint_param,
     )
+
+
+async def _constraint(server: Server, tools: ToolPlan, asked: Asked | None) -> tuple[ConstraintSpec | None, str | None]:
+    """(constraint, the field that it came from). Where the model may answer in text, an asked-for format goes before
+    the form of calls, and calls of tools that are not strict stay free if their schemas cannot be enforced."""
+    if asked is not None:
+        if tools.mode in ("required", "named"):
+            raise bad_request(f"{asked.param} and tool_choice both constrain the answer", asked.param)
+        return asked.spec, asked.param
+    if tools.spec is not None and tools.mode == "auto" and not tools.must:
+        try:
+            await server.client.compile(tools.spec)
+        except ConstraintError:
+            return None, None
+    return tools.spec, "tools"
 
 
 def chat_ids(server: Server, body: Any, tools: Sequence[dict[str, Any]] = ()) -> list[int]:

@@ -17,6 +17,7 @@ from .fields import ChatBody, NamedTool, Tool
 from .server import new_id
 
 MAX_CALLS = 16
+OPEN_TAG, CLOSE_TAG = CALL_BEGIN.strip(), CALL_END.strip()
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -24,13 +25,14 @@ _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additiona
 @dataclass(frozen=True)
 class ToolPlan:
     """How tools take part. ``mode``: none; auto (text, or calls between tags in it); required (the text is a JSON array
-    of calls); named (the text is the arguments of ``name``)."""
+    of calls); named (the text is the arguments of ``name``). ``must``: one of the tools is strict."""
 
     mode: str
     tools: tuple[dict[str, Any], ...] = ()
     """As the template wants them."""
     name: str = ""
     spec: ConstraintSpec | None = None
+    must: bool = True
 
 
 def plan_tools(body: ChatBody) -> ToolPlan:
@@ -61,7 +63,21 @@ def plan_tools(body: ChatBody) -> ToolPlan:
     if choice == "required":
         most = 1 if body.parallel_tool_calls is False else MAX_CALLS
         return ToolPlan("required", shown, spec=ConstraintSpec("json_schema", json.dumps(calls_schema(tools, most))))
-    return ToolPlan("auto", shown)
+    return ToolPlan("auto", shown, spec=_tagged(tools, body), must=any(tool.function.strict for tool in tools))
+
+
+def _tagged(tools: Sequence[Tool], body: ChatBody) -> ConstraintSpec:
+    """Free text, in which a call that is begun is a whole and valid call of one of the tools."""
+    tags = [
+        {
+            "begin": f'{CALL_BEGIN}{{"name": {json.dumps(tool.function.name)}, "arguments": ',
+            "end": "}" + CALL_END,
+            "schema": _parameters(tool),
+        }
+        for tool in tools
+    ]
+    structure = {"tags": tags, "triggers": [OPEN_TAG], "one": body.parallel_tool_calls is False}
+    return ConstraintSpec("structural", json.dumps(structure))
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
@@ -201,9 +217,6 @@ def calls_of_array(text: str) -> list[Call]:
             last = calls[-1]
             calls[-1] = Call(last.id, last.name, last.arguments + piece.arguments)
     return calls
-
-
-OPEN_TAG, CLOSE_TAG = CALL_BEGIN.strip(), CALL_END.strip()
 
 
 def calls_of_text(text: str, names: frozenset[str]) -> tuple[str, list[Call]]:

@@ -1,0 +1,70 @@
+"""How requests reach the scheduler: the first time, and again after it has lost them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ramet.runtime.protocol.messages import BranchRef, Constraint, Release
+
+from .branches import Branches
+from .generation import OpenRequest
+from .link import Link
+
+
+class Submission:
+    """Knows which constraints and branches the scheduler of this epoch was told of. Nothing is sent, and nothing lost,
+    while no scheduler is known: ``again`` follows then."""
+
+    def __init__(self, link: Link, branches: Branches, clock: Callable[[], float]) -> None:
+        self._link = link
+        self._branches = branches
+        self._clock = clock
+        self._specs_sent: set[str] = set()
+
+    def forget(self) -> None:
+        """The scheduler may have lost the constraints it was sent."""
+        self._specs_sent.clear()
+
+    def knows(self, branch: BranchRef) -> bool:
+        """The scheduler of this epoch was told of the branch."""
+        return self._branches.known(branch, self._link.epoch)
+
+    def first(self, state: OpenRequest, *, parent_allowed: bool = True) -> None:
+        """One Submit for all choices: nothing was generated yet."""
+        if not self._link.known:
+            return
+        self._send_spec(state)
+        parent = state.request.parent
+        if parent is not None and not (parent_allowed and self.knows(parent[0])):
+            parent = None
+        state.submitted = True
+        state.with_parent = parent is not None
+        self._link.send(state.submit(parent, self._clock()))
+        for choice in state.choices:
+            self._branches.submitted(choice.branch, self._link.epoch)
+
+    def again(self, state: OpenRequest) -> None:
+        """What is left of the request, with all ids that it has."""
+        if state.done or not state.ready or not self._link.known:
+            return
+        if all(choice.cached < 0 and choice.finish is None for choice in state.choices):
+            self.first(state, parent_allowed=False)
+            return
+        self._send_spec(state)
+        state.submitted, state.with_parent = True, False
+        for choice in state.choices:
+            if choice.finish is None:
+                self._link.send(state.resubmit(choice, self._clock()))
+                self._branches.submitted(choice.branch, self._link.epoch)
+
+    def let_go(self, branch: BranchRef) -> None:
+        """Nobody will fork the branch any more."""
+        if self.knows(branch):
+            self._link.send(Release(branch))
+        self._branches.forget(branch)
+
+    def _send_spec(self, state: OpenRequest) -> None:
+        key, spec = state.constraint_key, state.request.constraint
+        if spec is not None and key not in self._specs_sent:
+            self._specs_sent.add(key)
+            self._link.send(Constraint(key, spec))
