@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from ramet.runtime.constrain.base import CompiledConstraint
 from ramet.runtime.constrain.engine import EngineConstraint
-from ramet.runtime.constrain.kinds import grammar_of
+from ramet.runtime.constrain.kinds import Lowered, lowered
 from ramet.runtime.constrain.vocabulary import TokenizerLike, Vocabulary, build_vocabulary
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
@@ -33,23 +33,23 @@ class Compiler:
     def compile(self, spec: ConstraintSpec) -> CompiledConstraint:
         """Raises a kind of ``ConstraintError``."""
         try:
-            grammar, spelled = grammar_of(spec)
+            form = lowered(spec)
         except RecursionError:
             raise ConstraintTooComplex("the constraint is nested too deeply") from None
-        unspeakable = sorted(spelled & self.vocabulary.missing)
+        unspeakable = sorted(form.spelled & self.vocabulary.missing)
         if unspeakable:
             raise UnsupportedConstraint(
                 f"the constraint asks for text with byte 0x{unspeakable[0]:02X}, which no token of the model can spell",
                 keyword="const",
             )
-        return engine_constraint(grammar, self.vocabulary)
+        return engine_constraint(form, self.vocabulary)
 
 
-def engine_constraint(grammar: str, vocabulary: Vocabulary) -> EngineConstraint:
+def engine_constraint(form: Lowered, vocabulary: Vocabulary) -> EngineConstraint:
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(step_lexer_fuel=STEP_FUEL, max_grammar_size=RULES, verbose_errors=False)
-    template = LLMatcher(vocabulary.engine, LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits)
+    template = LLMatcher(vocabulary.engine, LLMatcher.grammar_from_lark(form.grammar), log_level=0, limits=limits)
     if template.is_error():
         message = template.get_error().split("\n", 1)[0]
         if "panic" in message:
@@ -57,7 +57,7 @@ def engine_constraint(grammar: str, vocabulary: Vocabulary) -> EngineConstraint:
         if "too" in message and any(word in message for word in ("complex", "large", "many", "big", "deep")):
             raise ConstraintTooComplex(f"the constraint is too complex: {message}")
         raise InvalidConstraint(f"the constraint does not compile: {message}")
-    return EngineConstraint(template, vocabulary, size=4096 + 16 * len(grammar))
+    return EngineConstraint(template, vocabulary, 4096 + 16 * len(form.grammar), form.place)
 
 
 _compilers: WeakKeyDictionary[TokenizerLike, Compiler] = WeakKeyDictionary()

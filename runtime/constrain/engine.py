@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from ramet.runtime.constrain.base import Matcher
+from ramet.runtime.constrain.scanner import Place
+from ramet.runtime.constrain.unique import UniqueMatcher
 from ramet.runtime.constrain.vocabulary import Vocabulary
 from ramet.runtime.protocol.errors import GenerationFailed
 
@@ -106,10 +109,12 @@ class EngineConstraint:
 
     lane = "engine"
 
-    def __init__(self, template: LLMatcher, vocabulary: Vocabulary, size: int) -> None:
+    def __init__(self, template: LLMatcher, vocabulary: Vocabulary, size: int, place: Place | None = None) -> None:
         self._template = template
         self._vocabulary = vocabulary
+        self._place = place
         self.size = size
 
-    def matcher(self) -> EngineMatcher:
-        return EngineMatcher(self._template.deep_copy(), self._vocabulary)
+    def matcher(self) -> Matcher:
+        inner = EngineMatcher(self._template.deep_copy(), self._vocabulary)
+        return inner if self._place is None else UniqueMatcher(inner, self._place, self._vocabulary.tokens)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 from ramet.runtime.constrain.grammar import Grammar
+from ramet.runtime.constrain.scanner import Place
 from ramet.runtime.constrain.schema import Order, write
 from ramet.runtime.constrain.strings.lang import Lang, literals
 from ramet.runtime.constrain.strings.meaning import full
@@ -84,12 +86,23 @@ def decode(text: str) -> object:
         raise InvalidConstraint(f"the constraint is not JSON: {error}") from None
 
 
-def grammar_of(spec: ConstraintSpec) -> tuple[str, frozenset[int]]:
-    """The engine's grammar, and the bytes of text that it may force."""
+@dataclass(frozen=True)
+class Lowered:
+    """``grammar``: the engine's text. ``spelled``: bytes of text that it may force. ``place``: what the matcher has to
+    watch besides."""
+
+    grammar: str
+    spelled: frozenset[int] = frozenset()
+    place: Place | None = None
+
+
+def lowered(spec: ConstraintSpec) -> Lowered:
+    """Raises a kind of ConstraintError."""
     grammar = Grammar(flexible=spec.whitespace == "flexible")
+    place: Place | None = None
     if spec.kind == "json_schema":
         options = options_of(spec)
-        start = write(grammar, decode(spec.text), options.order, options.documents)
+        start, place = write(grammar, decode(spec.text), options.order, options.documents)
     elif spec.kind == "regex":
         start = grammar.plain(regex_language(spec.text))
     elif spec.kind == "choice":
@@ -97,12 +110,12 @@ def grammar_of(spec: ConstraintSpec) -> tuple[str, frozenset[int]]:
     elif spec.kind == "structural":
         start = _structural(grammar, spec)
     elif spec.kind == "lark":
-        return spec.text, frozenset()
+        return Lowered(spec.text)
     elif spec.kind == "gbnf":
-        return _gbnf(spec.text), frozenset()
+        return Lowered(_gbnf(spec.text))
     else:
         raise InvalidConstraint(f"constraint kind {spec.kind!r} is not known: use one of {', '.join(KINDS)}")
-    return grammar.finish(start), frozenset(grammar.spelled)
+    return Lowered(grammar.finish(start), frozenset(grammar.spelled), place)
 
 
 def _gbnf(text: str) -> str:
@@ -128,7 +141,12 @@ def _structural(grammar: Grammar, spec: ConstraintSpec) -> str:
         bodies = []
         for tag in structure.tags:
             if tag.begin.startswith(trigger):
-                value = write(grammar, tag.schema, options.order, options.documents)
+                value, place = write(grammar, tag.schema, options.order, options.documents)
+                if place is not None:
+                    raise UnsupportedConstraint(
+                        "uniqueItems cannot be enforced inside of tags, but for short lists of scalars",
+                        keyword="uniqueItems",
+                    )
                 rest = tag.begin[len(trigger) :]
                 opening = f"{grammar.literal(rest)} " if rest else ""
                 bodies.append(f"{opening}{value} {grammar.literal(tag.end)}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
+
+from ramet.runtime.constrain.unique import TokenIndex
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -39,6 +42,12 @@ class Vocabulary:
     end_ids: tuple[int, ...]
     missing: frozenset[int]
     fingerprint: str
+    table: Sequence[bytes]
+
+    @cached_property
+    def tokens(self) -> TokenIndex:
+        """For constraints that must know what tokens spell."""
+        return TokenIndex(self.table)
 
     @property
     def words(self) -> int:
@@ -63,6 +72,7 @@ def build_vocabulary(tokenizer: TokenizerLike) -> Vocabulary:
         end_ids=end_ids,
         missing=missing_bytes(tokenizer.token_table),
         fingerprint=tokenizer.fingerprint,
+        table=tokenizer.token_table,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ramet.runtime.constrain.schema.facts import KEYWORDS, Facts, Reader, key_of
+from ramet.runtime.constrain.equality import key_of
+from ramet.runtime.constrain.schema.facts import KEYWORDS, Facts, Reader
 from ramet.runtime.constrain.schema.graph import Graph, Json, Node
 from ramet.runtime.constrain.schema.scalars import Literal, Scalars, negative, positive, types_of
 from ramet.runtime.constrain.schema.solve import Search

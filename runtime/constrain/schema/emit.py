@@ -23,6 +23,8 @@ class Emitter:
         self.values = values
         self.grammar = grammar
         self.order: Order = order
+        self.unique: list[ArrayShape] = []
+        """Arrays whose items must differ, which the grammar does not enforce."""
         self._symbols: dict[Conjunction, str] = {}
         self._waiting: list[tuple[str, ArrayShape | ObjectShape]] = []
 

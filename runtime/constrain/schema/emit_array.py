@@ -9,7 +9,7 @@ from ramet.runtime.constrain.schema.array_shape import ArrayShape, Move
 from ramet.runtime.constrain.schema.parameter import BITS, Unary, call, condition, fold, raised
 from ramet.runtime.constrain.strings.lang import NOTHING
 from ramet.runtime.constrain.strings.walk import finite
-from ramet.runtime.protocol.errors import ConstraintTooComplex, UnsupportedConstraint
+from ramet.runtime.protocol.errors import ConstraintTooComplex
 
 if TYPE_CHECKING:
     from ramet.runtime.constrain.schema.emit import Emitter
@@ -21,15 +21,11 @@ UNIQUE = 60
 def write_array(emitter: Emitter, name: str, shape: ArrayShape) -> None:
     if shape.unique is not None:
         listed = _listed(emitter, shape)
-        if listed is None:
-            node = shape.unique
-            raise UnsupportedConstraint(
-                f"uniqueItems at {node.at('uniqueItems')} cannot be enforced: items are not a short list of scalars",
-                keyword="uniqueItems",
-                pointer=node.at("uniqueItems"),
-            )
-        _write_unique(emitter, name, shape, listed)
-    elif shape.tallies:
+        if listed is not None:
+            _write_unique(emitter, name, shape, listed)
+            return
+        emitter.unique.append(shape)
+    if shape.tallies:
         _Tallied(emitter, name, shape).write()
     else:
         _write_plain(emitter, name, shape)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from ramet.runtime.constrain.equality import key_of
 from ramet.runtime.constrain.schema.formats import language
 from ramet.runtime.constrain.schema.graph import Graph, Json, Node
 from ramet.runtime.constrain.strings.lang import ANY, Lang, both, length
@@ -205,17 +206,6 @@ def _restrict(facts: Facts, values: list[Json]) -> None:
         values = [value for value in facts.values if key_of(value) in keys]
         keys &= facts.value_keys
     facts.values, facts.value_keys = values, keys
-
-
-def key_of(value: Json) -> Json:
-    """Hashable, equal exactly for equal JSON values (1 and 1.0 are, 1 and true are not)."""
-    if isinstance(value, bool):
-        return ("bool", value)
-    if isinstance(value, list):
-        return ("list", tuple(map(key_of, value)))
-    if isinstance(value, dict):
-        return ("dict", frozenset((name, key_of(item)) for name, item in value.items()))
-    return value
 
 
 def _number(attribute: str) -> Read:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ramet.runtime.constrain.grammar import Grammar
+from ramet.runtime.constrain.scanner import Place
 from ramet.runtime.constrain.schema.context import Context
 from ramet.runtime.constrain.schema.emit import Emitter
 from ramet.runtime.constrain.schema.emit_object import Order
 from ramet.runtime.constrain.schema.graph import Graph, Json
 from ramet.runtime.constrain.schema.values import Values
+from ramet.runtime.constrain.schema.watch import watch
 
 
-def write(grammar: Grammar, schema: Json, order: Order, documents: Mapping[str, Json] | None = None) -> str:
-    """Add the rules of ``schema`` to the grammar; the symbol that stands for a value of it.
-
-    ``documents``: other schemas by URI, for references. Raises a kind of ConstraintError.
-    """
-    return Emitter(Values(Context(Graph(schema, documents))), grammar, order).run()
+def write(
+    grammar: Grammar, schema: Json, order: Order, documents: Mapping[str, Json] | None = None
+) -> tuple[str, Place | None]:
+    """Add the rules of ``schema`` to the grammar: the symbol that stands for a value of it, and what is to be watched
+    in the text besides. ``documents``: other schemas by URI, for references. Raises a kind of ConstraintError."""
+    values = Values(Context(Graph(schema, documents)))
+    emitter = Emitter(values, grammar, order)
+    symbol = emitter.run()
+    return symbol, watch(values, emitter.unique)
 
 
 def lower(
@@ -25,4 +30,4 @@ def lower(
 ) -> str:
     """The text of a whole grammar."""
     grammar = Grammar(flexible=flexible)
-    return grammar.finish(write(grammar, schema, order, documents))
+    return grammar.finish(write(grammar, schema, order, documents)[0])

@@ -12,7 +12,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from ramet.runtime.constrain import numbers
-from ramet.runtime.constrain.schema.facts import Facts, Reader, key_of
+from ramet.runtime.constrain.equality import key_of
+from ramet.runtime.constrain.schema.facts import Facts, Reader
 from ramet.runtime.constrain.schema.graph import Graph, Json, Node
 from ramet.runtime.constrain.strings.lang import (
     ANY,
