@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from ramet.kernels.ops import Batch, GroupSpec, OpSet, QuantTensor
 from ramet.kernels.reference import ReferenceOps
+from ramet.kernels.select import has_cpu_kernels
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 KV_DTYPES = ("f32", "bf16", "f16", "int8")
@@ -24,6 +25,8 @@ class OpSetCase:
     matmul_error: float = 2e-6
     plain_error: float = 2e-6
     exact: float = 2e-6
+    attention_error: Callable[[str], float] = lambda kv_dtype: 1e-5
+    """Relative error of attention over stored (rounded) KV of a type: queries and probabilities may be rounded too."""
     kinds: Sequence[str] = KINDS
     kv_dtypes: Sequence[str] = KV_DTYPES
     threaded: Callable[[int], OpSet] | None = None
@@ -38,6 +41,26 @@ OP_SETS: list[OpSetCase] = [
         threaded=lambda threads: ReferenceOps("bf16", threads),
     )
 ]
+
+if has_cpu_kernels():
+    from ramet.kernels.cpu import CpuOps
+    from ramet.kernels.cpu.opset import lanes
+
+    def _cpu_case(isa: str) -> OpSetCase:
+        pairs = isa in ("avx512", "amx")  # bf16 dot products
+
+        def make(kv_dtype: str) -> OpSet:
+            return CpuOps(isa, kv_dtype, threads=2)
+
+        return OpSetCase(
+            f"cpu-{isa}",
+            make,
+            matmul_error=1e-2,
+            attention_error=lambda kv_dtype: 8e-3 if pairs and kv_dtype in ("bf16", "int8") else 1e-5,
+            threaded=lambda threads: CpuOps(isa, "bf16", threads=threads),
+        )
+
+    OP_SETS.extend(_cpu_case(isa) for isa in lanes())
 
 
 # kind: (elements and bytes of a block, offsets of its float16 scales)

@@ -127,6 +127,11 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return np.rint(values / np.where(scale > 0, scale, 1)) * scale
 
 
+def allowed_error(case: OpSetCase, dtype: str) -> float:
+    """Of attention; int8 values lie on a border now and then, where two ways to divide round apart."""
+    return max(case.attention_error(dtype), 2e-2 if dtype == "int8" else 0)
+
+
 class Story:
     """Several rows that grow step by step over one cache whose slots all held NaN at first."""
 
@@ -209,7 +214,7 @@ def test_attention_over_prefill_decode_and_mixed_rows(case: OpSetCase, dtype: st
                 done[i] += count
         actual = story.program.run(make_batch(rows), story.kv)
         expected = np.concatenate([story.expected(ids[i][: positions.stop], positions) for i, positions in chosen])
-        assert relative_error(actual, expected) <= (2e-2 if dtype == "int8" else 1e-5)
+        assert relative_error(actual, expected) <= allowed_error(case, dtype)
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
@@ -223,10 +228,14 @@ def test_copied_blocks_hold_the_first_tokens(case: OpSetCase, dtype: str) -> Non
     # a child that agrees on the first 23 tokens and then goes its own way
     other = [*ids[:23], *story.rng.integers(0, story.count, 9).tolist()]
     actual = story.program.run(make_batch([Row(other[23:], 23, [9, 1])]), story.kv)
-    assert relative_error(actual, story.expected(other, range(23, 32))) <= (2e-2 if dtype == "int8" else 1e-5)
+    assert relative_error(actual, story.expected(other, range(23, 32))) <= max(
+        case.attention_error(dtype), 2e-2 if dtype == "int8" else 0
+    )
     # and the source is as it was
     again = story.program.run(make_batch([Row([ids[0]], 30, [3, 5])]), story.kv)
-    assert relative_error(again, story.expected([*ids, ids[0]], range(30, 31))) <= (2e-2 if dtype == "int8" else 1e-5)
+    assert relative_error(again, story.expected([*ids, ids[0]], range(30, 31))) <= max(
+        case.attention_error(dtype), 2e-2 if dtype == "int8" else 0
+    )
 
 
 def test_copying_nothing_is_allowed(case: OpSetCase) -> None:

@@ -188,8 +188,8 @@ void attend(const AttentionArgs& a, void* scratch) {
     const int queries = item.tokens * per;
     P::begin();
     for (int q = 0; q < queries; ++q) {
-        const float* from = a.q + (size_t)item.token[q / per] * a.ldq + (a.kv_head * per + q % per) * width;
-        for (int e = 0; e < width; e += 16) P::st_number(w.q + (size_t)q * width + e, ld(from + e));
+        const float* from = a.q + (size_t)item.token[q / per] * a.ldq + (a.kv_head * per + q % per) * a.kv->dim;
+        for (int e = 0; e < width; e += 16) P::st_number(w.q + (size_t)q * width + e, ld_some(from + e, a.kv->dim - e));
         for (int e = 0; e < width; e += 16) st(w.o + (size_t)q * width + e, set(0));
         st(w.l + q * 16, set(0));
         w.m[q] = -INFINITY;
@@ -220,9 +220,9 @@ void attend(const AttentionArgs& a, void* scratch) {
     }
     P::end();
     for (int q = 0; q < queries; ++q) {
-        float* to = a.out + (size_t)item.token[q / per] * a.ldo + (a.kv_head * per + q % per) * width;
+        float* to = a.out + (size_t)item.token[q / per] * a.ldo + (a.kv_head * per + q % per) * a.kv->dim;
         const F inverse = set(1.0f / sum(ld(w.l + q * 16)));
-        for (int e = 0; e < width; e += 16) st(to + e, ld(w.o + (size_t)q * width + e) * inverse);
+        for (int e = 0; e < width; e += 16) st_some(to + e, ld(w.o + (size_t)q * width + e) * inverse, a.kv->dim - e);
     }
 }
 

@@ -81,8 +81,8 @@ void store_as(const Kv& kv, uint8_t* unit, int slot, const float* k, const float
     T* keys = (T*)unit;
     T* values = (T*)(unit + kv.values());
     for (int e = 0; e < kv.width; ++e) {
-        if (k) keys[kv.key_index(slot, e)] = convert(k[e]);
-        if (v) values[kv.value_index(slot, e)] = convert(v[e]);
+        if (k) keys[kv.key_index(slot, e)] = convert(e < kv.dim ? k[e] : 0.0f);
+        if (v) values[kv.value_index(slot, e)] = convert(e < kv.dim ? v[e] : 0.0f);
     }
 }
 
@@ -111,9 +111,10 @@ void store(const Kv& kv, int layer, int head, int block, int slot, const float* 
                 const float* x = part ? v : k;
                 if (!x) continue;
                 int8_t* to = (int8_t*)unit + (part ? kv.values() : 0);
-                const float scale = scale_of(x, kv.width), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+                const float scale = scale_of(x, kv.dim), inverse = scale > 0 ? 1.0f / scale : 0.0f;
                 for (int e = 0; e < kv.width; ++e)
-                    to[part ? kv.value_index(slot, e) : kv.key_index(slot, e)] = (int8_t)__builtin_lrintf(x[e] * inverse);
+                    to[part ? kv.value_index(slot, e) : kv.key_index(slot, e)] =
+                        (int8_t)(e < kv.dim ? __builtin_lrintf(x[e] * inverse) : 0);
                 scales[part * kv.block + slot] = scale;
             }
             break;

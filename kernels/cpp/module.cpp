@@ -114,6 +114,8 @@ class PyProgram {
         b.tables = tables.data();
         b.table_width = (int)tables.shape(1);
         b.logit_rows = logit_rows.data();
+        require(program.kv_width < 0 || program.kv_width == kv.kv.heads * kv.kv.dim,
+                "the KV cache has heads of another number or size than the model's");
         check(b, positions, row_start, tables, kv.kv);
         for (const auto& [rows, start, stop] : groups) {
             Group g{{rows.data(), rows.data() + rows.shape(0)}, start, stop};
@@ -182,7 +184,7 @@ KvType kv_type(const std::string& name) {
 
 Kv kv_layout(const Lane& lane, const std::string& type, int layers, int blocks, int block, int heads, int width) {
     require(block >= 1 && (block & (block - 1)) == 0, "the block size must be a power of two");
-    require(width % 16 == 0, "a head size of " + std::to_string(width) + " is not supported: it must be a multiple of 16");
+    require(width >= 1 && heads >= 1 && layers >= 1 && blocks >= 0, "the sizes of a KV cache must be positive");
     Kv kv{};
     kv.type = kv_type(type);
     kv.pairs = lane.pairs && (kv.type == KvType::BF16 || kv.type == KvType::I8);
@@ -190,7 +192,8 @@ Kv kv_layout(const Lane& lane, const std::string& type, int layers, int blocks, 
     kv.blocks = blocks;
     kv.block = block;
     kv.heads = heads;
-    kv.width = width;
+    kv.dim = width;
+    kv.width = (width + TILE - 1) / TILE * TILE;
     kv.tile = std::min(block, TILE);
     kv.size = kv.type == KvType::F32 ? 4 : kv.type == KvType::I8 ? 1 : 2;
     kv.unit = kv.scales() + (kv.type == KvType::I8 ? 8 * (size_t)block : 0);
@@ -377,17 +380,17 @@ NB_MODULE(_cpu, m) {
         .def_prop_ro("blocks", [](PyKv& self) { return self.kv.blocks; })
         .def_prop_ro("block", [](PyKv& self) { return self.kv.block; })
         .def_prop_ro("heads", [](PyKv& self) { return self.kv.heads; })
-        .def_prop_ro("width", [](PyKv& self) { return self.kv.width; })
+        .def_prop_ro("width", [](PyKv& self) { return self.kv.dim; })
         // Key and value of one slot as floats: for tests and for tiers.
         .def("read", [](PyKv& self, int layer, int block, int slot, int head, Out<float> k, Out<float> v) {
             const Kv& kv = self.kv;
             require(layer >= 0 && layer < kv.layers && block >= 0 && block < kv.blocks && slot >= 0 && slot < kv.block &&
-                        head >= 0 && head < kv.heads && (int)k.size() == kv.width && (int)v.size() == kv.width,
+                        head >= 0 && head < kv.heads && (int)k.size() == kv.dim && (int)v.size() == kv.dim,
                     "no such slot");
             const uint8_t* unit = kv.at(layer, block, head);
             const float* scales = (const float*)(unit + kv.scales());
             const bool scaled = kv.type == KvType::I8;
-            for (int e = 0; e < kv.width; ++e) {
+            for (int e = 0; e < kv.dim; ++e) {
                 k.data()[e] = stored(kv, unit, kv.key_index(slot, e)) * (scaled ? scales[slot] : 1.0f);
                 v.data()[e] = stored(kv, unit + kv.values(), kv.value_index(slot, e)) * (scaled ? scales[kv.block + slot] : 1.0f);
             }
@@ -407,8 +410,9 @@ NB_MODULE(_cpu, m) {
                  return p.program.add_rope({{inv_freq.data(), inv_freq.data() + inv_freq.shape(0)}, interleaved});
              })
         .def("result",
-             [](PyProgram& p, int value, int vocabulary, int heads_per_kv) {
+             [](PyProgram& p, int value, int vocabulary, int heads_per_kv, int kv_width) {
                  p.program.result = value;
+                 p.program.kv_width = kv_width;
                  p.vocabulary = vocabulary;
                  p.program.heads_per_kv = heads_per_kv;
              })

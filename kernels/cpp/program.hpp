@@ -66,7 +66,8 @@ class Program : public Phases {
     Batch batch;
     Kv kv{};
     AttentionPlan plan;
-    int heads_per_kv = 0;  // set by the attention step
+    int heads_per_kv = 0;  // query heads, where there is attention
+    int kv_width = -1;     // of the keys of a layer; -1: nothing is stored
     std::vector<Value> values;
 
     int count() const override { return (int)steps_.size(); }

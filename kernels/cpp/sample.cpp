@@ -186,13 +186,13 @@ void sample_row(const Lane& lane, const SampleRow& row, SampleOut& out, SampleWo
     const bool changed = row.adjusts || row.scales;
     const float* z = row.logits;
     if (changed || row.mask || row.temperature > 0) {
-        work.z.resize(n);
-        memcpy(work.z.data(), row.logits, sizeof(float) * n);
+        work.z.assign(row.logits, row.logits + n);
         for (int i = 0; i < row.scales; ++i) {
             float& x = work.z[row.scale_ids[i]];
             x = x > 0 ? x / row.scale_values[i] : x * row.scale_values[i];
         }
         for (int i = 0; i < row.adjusts; ++i) work.z[row.adjust_ids[i]] += row.adjust_values[i];
+        for (float& x : work.z) x = x == x ? x : NOTHING;  // NaN is never chosen
         if (row.mask) apply_mask(row.mask, work.z.data(), n, work.z.data());
         z = work.z.data();
     }

@@ -225,7 +225,7 @@ class Store : public RowStep {
     void row(Program& p, int r) override {
         const float* k = row_of(p.values[to].act, r);
         const float* v = row_of(p.values[v_].act, r);
-        for (int h = 0; h < p.kv.heads; ++h) store_token(p, r, layer_, h, k + h * p.kv.width, v + h * p.kv.width);
+        for (int h = 0; h < p.kv.heads; ++h) store_token(p, r, layer_, h, k + h * p.kv.dim, v + h * p.kv.dim);
     }
 
   private:
@@ -246,7 +246,7 @@ class Attention : public Step {
                                  scale_, window_, q.f,                q.ld,   out.f,              out.ld};
         p.lane.attend(args, p.scratch(thread));
         if (!p.values[to_].quantised) return;
-        const int width = args.per_token * p.kv.width, first = args.kv_head * width;
+        const int width = args.per_token * p.kv.dim, first = args.kv_head * width;
         if (width % QBLOCK) return;
         for (int i = 0; i < item.tokens; ++i)
             p.lane.quantise(row_of(out, item.token[i]) + first, out, item.token[i], first / QBLOCK, width / QBLOCK);

@@ -78,7 +78,9 @@ enum class KvType : int { F32, BF16, F16, I8 };
 struct Kv {
     KvType type;
     bool pairs;
-    int layers, blocks, block, heads, width;
+    int layers, blocks, block, heads;
+    int dim;    // numbers of a head
+    int width;  // the same, padded with zeros to a multiple of 16
     int tile;
     int size;  // bytes per number
     size_t unit;

@@ -330,6 +330,20 @@ RAMET_INLINE int32_t sum(I a) {
 
 #endif
 
+// The first n of 16 numbers, zeros behind them; n may be more.
+RAMET_INLINE F ld_some(const float* p, int n) {
+    if (n >= 16) return ld(p);
+    float x[16] = {};
+    for (int i = 0; i < n; ++i) x[i] = p[i];
+    return ld(x);
+}
+RAMET_INLINE void st_some(float* p, F a, int n) {
+    if (n >= 16) return st(p, a);
+    float x[16];
+    st(x, a);
+    for (int i = 0; i < n; ++i) p[i] = x[i];
+}
+
 // exp(x), within 2 ulp; exactly 1 at 0; 0 below -87; x > 88 gives exp(88).
 RAMET_INLINE F exp(F x) {
     const F low = set(-87.0f);

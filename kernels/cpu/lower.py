@@ -19,16 +19,18 @@ def lower(program: _cpu.Program, ops: list[Op], result: Symbol) -> None:
     for op in fused:
         _emit(program, op, slot)
     vocabulary = min((op.table.shape[0] for op in ops if isinstance(op, record.Embed)), default=0)
-    program.result(slot(result), vocabulary, _heads_per_kv(ops))
+    heads_per_kv, kv_width = _head_shapes(ops)
+    program.result(slot(result), vocabulary, heads_per_kv, kv_width)
 
 
-def _heads_per_kv(ops: list[Op]) -> int:
-    head_sizes = {op.q.width // op.heads for op in ops if isinstance(op, record.Attention)}
-    queries = {op.q.width for op in ops if isinstance(op, record.Attention)}
-    keys = {op.k.width for op in ops if isinstance(op, record.Store)}
-    if len(head_sizes) > 1 or len(queries) > 1 or len(keys) > 1:
+def _head_shapes(ops: list[Op]) -> tuple[int, int]:
+    """Query heads per KV head, and the width of a layer's keys (-1: nothing is stored); layers must agree."""
+    queries = {(op.q.width, op.heads) for op in ops if isinstance(op, record.Attention)}
+    keys = {width for op in ops if isinstance(op, record.Store) for width in (op.k.width, op.v.width)}
+    if len(queries) > 1 or len(keys) > 1:
         raise ValueError("layers with different numbers or sizes of heads are not supported")
-    return queries.pop() // keys.pop() if queries else 0
+    kv_width = keys.pop() if keys else -1
+    return (queries.pop()[0] // kv_width if queries and kv_width > 0 else 0), kv_width
 
 
 def _takes_over(op: Fused, last: dict[Symbol, int], index: int) -> Symbol | None:
