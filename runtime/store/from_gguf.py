@@ -96,6 +96,7 @@ def read_meta(file: GgufFile, *, name: str, source: str, weights: tuple[WeightFi
         ffn=file.integer(f"{arch}.feed_forward_length"),
         context=file.integer(f"{arch}.context_length"),
         rope=_rope(file, arch, head_dim),
+        window=file.integer(f"{arch}.attention.sliding_window", 0),
         eps=file.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         vocab_size=_vocabulary(file),
         tied="output.weight" not in file.tensors,

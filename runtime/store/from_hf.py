@@ -49,7 +49,8 @@ class _Config(Struct):
     eos_token_id: _Ids = None
     bos_token_id: _Ids = None
     hidden_act: str = "silu"
-    use_sliding_window: bool = False
+    use_sliding_window: bool | None = None
+    sliding_window: int | None = None
 
 
 class _Generation(Struct):
@@ -93,10 +94,11 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
     settings = _read(folder / "tokenizer_config.json", _TokenizerConfig, optional=True) or _TokenizerConfig()
     if config is None:
         raise ModelNotFound(f"{folder} has no config.json.")
-    if config.model_type not in _ARCHITECTURES or config.hidden_act != "silu" or config.use_sliding_window:
+    mixed = config.model_type != "mistral" and config.use_sliding_window  # windows in some layers only
+    if config.model_type not in _ARCHITECTURES or config.hidden_act != "silu" or mixed:
         raise InvalidModel(
             f"{folder}: model_type {config.model_type!r} (activation {config.hidden_act!r}) is not supported; "
-            f"supported: {', '.join(_ARCHITECTURES)} with silu and without sliding windows."
+            f"supported: {', '.join(_ARCHITECTURES)} with silu, the same in all layers."
         )
     tokenizer = _tokenizer(folder / "tokenizer.json")
     special = {token.content: index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -117,6 +119,7 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
         ffn=config.intermediate_size,
         context=config.max_position_embeddings,
         rope=_rope(folder, config),
+        window=(config.sliding_window or 0) if config.model_type == "mistral" else 0,
         eps=config.rms_norm_eps,
         vocab_size=config.vocab_size,
         tied=config.tie_word_embeddings,

@@ -53,6 +53,8 @@ class ModelMeta(Struct, frozen=True, kw_only=True):
     ffn: int
     context: int
     rope: RopeMeta
+    window: int = 0
+    """Attention sees the last ``window`` positions, its own included; 0: all."""
     eps: float
     vocab_size: int
     tied: bool

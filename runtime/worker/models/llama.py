@@ -86,7 +86,7 @@ class Llama:
             q = ops.rope(layer.q(ops, y), meta.heads, self.rope)
             k = ops.rope(layer.k(ops, y), meta.kv_heads, self.rope)
             ops.store_kv(k, layer.v(ops, y), index)
-            x = ops.add(x, layer.output(ops, ops.attention(q, index, meta.heads, scale)))
+            x = ops.add(x, layer.output(ops, ops.attention(q, index, meta.heads, scale, meta.window)))
             y = ops.rms_norm(x, layer.ffn_norm, meta.eps)
             x = ops.add(x, layer.down(ops, ops.silu_mul(layer.gate(ops, y), layer.up(ops, y))))
         x = ops.rms_norm(ops.take_rows(x), self.norm, meta.eps)
