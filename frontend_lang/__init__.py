@@ -14,7 +14,7 @@ from .choices import (
 )
 from .constraint import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from .control import flush_cache, get_server_info
-from .defaults import default_backend, set_default_backend, set_default_factory
+from .defaults import default_backend, global_config, set_default_backend, set_default_factory
 from .errors import NoBackend, ProgramCancelled, ProgramError, UnknownVariable
 from .program import Function, function
 from .scoring import score, top
@@ -70,6 +70,7 @@ __all__ = [
     "gen_int",
     "gen_string",
     "get_server_info",
+    "global_config",
     "greedy_token_selection",
     "image",
     "role",

@@ -188,6 +188,10 @@ class TokenBackend(Protocol):
     loop: LoopThread
 
     @property
+    def keeps(self) -> bool:
+        """Branches can be kept and cut; without it every call sends all its ids."""
+
+    @property
     def trims(self) -> bool:
         """The chat template strips blanks at both ends of a message's content: the branch does the same."""
 

@@ -52,3 +52,18 @@ def as_backend(value: object) -> Backend:
     if not (hasattr(found, "open") and hasattr(found, "loop")):
         raise TypeError(f"{value!r} is not a backend: use ramet.Engine(...), or ramet.RuntimeEndpoint(url)")
     return cast("Backend", found)
+
+
+class GlobalConfig:
+    """The default backend as an attribute, for programs that look for it there."""
+
+    @property
+    def default_backend(self) -> Backend | None:
+        return current_default()
+
+    @default_backend.setter
+    def default_backend(self, backend: object | None) -> None:
+        set_default_backend(backend)
+
+
+global_config = GlobalConfig()

@@ -37,6 +37,8 @@ class FakeBackend:
     """``script``: a list of answers, given in order; a mapping from the end of a prompt to its answer; or a function of
     (prompt, call). ``delay_s``: seconds per chunk of ``chunk`` bytes. ``context``: longest branch in ids."""
 
+    keeps = True
+
     def __init__(
         self,
         script: Sequence[str] | Mapping[str, str] | Script = words,

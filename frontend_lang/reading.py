@@ -175,15 +175,17 @@ async def text_async_iter(core: StateCore, name: str | None, with_meta: bool) ->
 
 
 def _new_meta(slot: Slot | None, start: int, stop: int) -> dict[str, Any]:
-    """Log-probabilities of the parts [start, stop) of a variable's stream alone."""
+    """Log-probabilities of the parts [start, stop) of a variable's stream alone; counts are of all parts so far."""
     if not isinstance(slot, CallSlot):
         return {}
-    entries = [entry for part, new in slot.logprobs if start <= part < stop for entry in new]
     meta: dict[str, Any] = dict(slot.meta() or {}) if slot.done else {}
-    if entries:
+    for name in ("output_token_logprobs", "output_top_logprobs"):
+        meta.pop(name, None)
+    known = list(slot.logprobs)
+    if any(new for _, new in known):
+        entries = [entry for part, new in known if start <= part < stop for entry in new]
         meta["output_token_logprobs"] = [entry for entry, _ in entries]
         meta["output_top_logprobs"] = [top for _, top in entries]
-    else:
-        meta.pop("output_token_logprobs", None)
-        meta.pop("output_top_logprobs", None)
+        count = sum(len(new) for part, new in known if part < stop)
+        meta["output_token_logprobs_length"] = meta["completion_tokens"] = count
     return meta

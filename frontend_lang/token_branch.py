@@ -108,6 +108,7 @@ class TokenBranch:
 
     async def generate(self, call: GenCall, keep: bool, on_delta: Callable[[Delta], None]) -> list[Outcome]:
         await self._encode()
+        keep = keep and self._backend.keeps
         if not self.ids:
             raise InvalidRequest("there is no text to generate from: append some text before the first gen")
         parent, ids = self._cut(len(self.ids))

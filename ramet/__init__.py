@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ramet.endpoint import RuntimeEndpoint as RuntimeEndpoint
     from ramet.engine import Engine as Engine
     from ramet.extraction.job import Extraction as Extraction
     from ramet.extraction.job import extract as extract
@@ -63,6 +64,7 @@ _NAMES = {
         "gen_int",
         "gen_string",
         "get_server_info",
+        "global_config",
         "greedy_token_selection",
         "image",
         "role",
@@ -96,6 +98,7 @@ _NAMES = {
         "GenerationFailed",
         "ModelNotFound",
     ),
+    "ramet.endpoint": ("RuntimeEndpoint",),
     "ramet.engine": ("Engine",),
     "ramet.extraction.job": ("Extraction", "extract"),
 }
@@ -106,8 +109,8 @@ __all__ = ["__version__", *_HOME]
 _ELSEWHERE = {
     "Runtime": "ramet.Engine(model) runs a model here, ramet.RuntimeEndpoint(url) uses a server",
     "ServerArgs": "give options by name: ramet.Engine(model, kv_tokens=...), ramet serve --kv-tokens ...",
-    "global_config": "there is no global configuration: give options to Engine, gen and run",
     "Anthropic": "only OpenAI-compatible services can be reached: ramet.OpenAI(model)",
+    "Crusoe": "only OpenAI-compatible services can be reached: ramet.OpenAI(model, base_url=...)",
     "VertexAI": "only OpenAI-compatible services can be reached: ramet.OpenAI(model)",
     "LiteLLM": "only OpenAI-compatible services can be reached: ramet.OpenAI(model), with base_url= of a LiteLLM proxy",
 }
