@@ -22,6 +22,7 @@ from .fields import ChatBody, CompletionBody
 from .metrics import Metrics
 from .middleware import Frame
 from .own import add_own_routes
+from .remote import add_remote_routes
 from .routes import body_of, json_response, tenant_of
 from .server import Server
 
@@ -63,6 +64,7 @@ def create_app(
     app.add_exception_handler(Exception, on_crash)
     _openai_routes(app, server)
     add_own_routes(app, server)
+    add_remote_routes(app, server)
     return app
 
 

@@ -53,7 +53,7 @@ class Lines(EventStream):
     media_type = "application/x-ndjson"
 
 
-def remote_routes(app: FastAPI, server: Server) -> None:
+def add_remote_routes(app: FastAPI, server: Server) -> None:
     generate_decoder = msgspec.json.Decoder(GenerateRequest)
     score_decoder = msgspec.json.Decoder(ScoreRequest)
     json = msgspec.json.Encoder()
