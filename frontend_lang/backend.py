@@ -44,6 +44,8 @@ class GenCall:
     prompt_logprobs_from: int = -1
     priority: int = 0
     timeout_s: float | None = None
+    spec_tokens: int = 0
+    """Where a service charges by the call: ask for so many tokens at once, and match what the program appends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,8 @@ def gen_call(core: StateCore, expr: Gen[object] | Select) -> GenCall:
     stop = o.stop or ()
     if core.open_message is not None:
         stop += tuple(s for s in core.run.backend.role_stops() if s not in stop)
-    return fill(o, max_tokens, stop, None if constraint is None else constraint.spec, _branch(core).path)
+    call = fill(o, max_tokens, stop, None if constraint is None else constraint.spec, _branch(core).path)
+    return replace(call, spec_tokens=core.run.spec_tokens) if core.run.spec_tokens else call
 
 
 async def show_tools(core: StateCore, tools: Sequence[Tool]) -> None:

@@ -115,7 +115,7 @@ class Function(Generic[R]):
         """A state with nothing in it yet."""
         outer = current_run.get()
         backend = call.backend or (outer.backend if outer is not None else default_backend())
-        run = Run(self.name, backend, call.options)
+        run = Run(self.name, backend, call.options, self.num_api_spec_tokens or 0)
         return State(StateCore(run, backend.open()))
 
     def run(self, *args: Any, **kwargs: Any) -> State[R]:

@@ -22,10 +22,11 @@ current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("ramet_
 class Run:
     """``body_done``: the body has returned (or raised)."""
 
-    def __init__(self, program: str, backend: Backend, options: Options = NOTHING) -> None:
+    def __init__(self, program: str, backend: Backend, options: Options = NOTHING, spec_tokens: int = 0) -> None:
         self.program = program
         self.backend = backend
         self.options = options
+        self.spec_tokens = spec_tokens
         self.body_done = False
         self.body_error: BaseException | None = None
         self.cores: weakref.WeakSet[StateCore] = weakref.WeakSet()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ramet.extraction.job import Extraction as Extraction
     from ramet.extraction.job import extract as extract
     from ramet.frontend_lang import *  # noqa: F403
+    from ramet.openai_backend import OpenAI as OpenAI
     from ramet.runtime.protocol.errors import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -98,6 +99,7 @@ _NAMES = {
         "GenerationFailed",
         "ModelNotFound",
     ),
+    "ramet.openai_backend": ("OpenAI",),
     "ramet.endpoint": ("RuntimeEndpoint",),
     "ramet.engine": ("Engine",),
     "ramet.extraction.job": ("Extraction", "extract"),
