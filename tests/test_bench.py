@@ -10,6 +10,8 @@ import os
 import random
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -479,6 +482,15 @@ def test_decoding_is_set_beside_the_bandwidth() -> None:
     assert "24.0 GB/s, 60 % of the read bandwidth (40 %" in line  # 96 MB every 4 ms
 
 
+def test_a_saved_report_of_another_model_gets_no_floors(
+    model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "bench.json"
+    saved.write_bytes(msgspec.json.encode(_report()))
+    assert main(["bench", "floor", "--measured", str(saved), "--model", str(model_dir)]) == 1
+    assert "a model" in capsys.readouterr().err
+
+
 def test_medians_need_all_their_values() -> None:
     assert results.middle([3.0, 1.0, 2.0]) == 2.0
     assert results.middle([1.0, None]) is None and results.middle([]) is None
@@ -548,6 +560,16 @@ def test_serve_is_started_and_ended(model_dir: Path) -> None:
         assert target.pid is not None and len(watch.tree(target.pid)) >= 3
         replay.warm_up(target, 60)
     assert not psutil.pid_exists(target.pid)
+    code = (
+        "import os, signal, sys; from ramet.bench.targets import served\n"
+        "with served('tiny', ['--kv-tokens', '2048'], model=sys.argv[1]) as target:\n"
+        "    print(target.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(model_dir)], capture_output=True, text=True)
+    until = time.monotonic() + 10
+    while psutil.pid_exists(int(killed.stdout)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(int(killed.stdout)), "the server outlived the bench"
     refused = served("bad", ["--kernels", "none"], model=str(model_dir))
     with pytest.raises(RametError, match=r"did not start(?s:.*)invalid choice"), refused:
         pass

@@ -54,9 +54,12 @@ def draw(report: Report, path: Path) -> None:
         level = floors[names[place]]
         axes.hlines(level, place - 0.42, place + 0.42, "black", "dashed", label="floor" if not number else None)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="both", labelsize=7)
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("seconds, median and range")
-    axes.set_title(f"{report.model} on {report.machine}", fontsize=9)
+    axes.set_title(f"{report.model}\n{report.machine}", fontsize=9)
     axes.margins(y=0.15)
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(path, dpi=150)

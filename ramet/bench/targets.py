@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 import re
 import shlex
 import signal
@@ -25,6 +26,13 @@ from ramet.runtime.protocol.errors import InvalidRequest, RametError
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _STARTED = re.compile(r"ramet serves .* on (http://\S+)/v1")
 _STOP_S = 15.0
+_CHILD = """
+import sys
+from ramet.runtime.protocol.lifeline import end_with_parent
+end_with_parent(int(sys.argv[1]))
+from ramet.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
 
 
 class _Model(Struct):
@@ -76,10 +84,12 @@ def parse_serve(text: str, position: int) -> tuple[str, list[str]]:
 
 @contextlib.contextmanager
 def served(name: str, flags: list[str], *, model: str, timeout_s: float = 300.0) -> Iterator[Target]:
-    """``ramet serve`` on a free port, ended on exit. Raises RametError with its last lines if it does not start."""
+    """``ramet serve`` on a free port, ended on exit, and with this process however that ends.
+
+    Raises RametError with its last lines if it does not start."""
     chosen = [] if any(flag.split("=")[0] == "--model" for flag in flags) else ["--model", model]
     process = subprocess.Popen(
-        [sys.executable, "-m", "ramet", "serve", "--port", "0", *chosen, *flags],
+        [sys.executable, "-c", _CHILD, str(os.getpid()), "serve", "--port", "0", *chosen, *flags],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -135,8 +135,21 @@ def _read(arguments: argparse.Namespace) -> Report:
         result = msgspec.structs.replace(result, rates=_rates())
     if arguments.what:
         model = _model(arguments.model)
+        if model.meta.name != result.model:
+            raise InvalidRequest(
+                f"{arguments.measured} was measured with {result.model}, not {model.meta.name}: give that --model",
+                param="model",
+            )
         wanted = _names(arguments.workload) or tuple(workload.name for workload in result.workloads)
-        result = _with_floors(result, model, build(model.tokenizer, wanted))
+        workloads = build(model.tokenizer, wanted)
+        for measured in result.workloads:
+            if measured.name in workloads and workloads[measured.name].digest != measured.digest:
+                print(
+                    f"note: {measured.name} was measured with other texts than this machine has (other packages are "
+                    "installed); its floor may differ by a few tokens",
+                    file=sys.stderr,
+                )
+        result = _with_floors(result, model, workloads)
     return result
 
 
