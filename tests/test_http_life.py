@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from live import live_server
 
 pytestmark = pytest.mark.slow
 GONE_S = 5.0
@@ -101,6 +103,31 @@ def test_d53_ended_under_load_and_started_again(model_dir: Path, port: int, how:
             children = descendants(process)
             process.send_signal(how)
             check_gone(process, children, port)
+
+
+def test_streams_go_on_when_scheduler_and_worker_are_killed(model_dir: Path) -> None:
+    fields = {"max_tokens": 80, "ignore_eos": True, "temperature": 0.8}
+    with live_server(model_dir) as live:
+
+        def ask(i: int) -> str:
+            events = live.events("/v1/completions", prompt=f"Story number {i}:", seed=i, **fields)
+            return "".join(choice["text"] for event in events for choice in event["choices"])
+
+        alone = [ask(i) for i in range(4)]
+        before = live.stats()["steps"]
+        with ThreadPoolExecutor(4) as pool:
+            streams = [pool.submit(ask, i) for i in range(4)]
+            for role in ("scheduler", "worker"):
+                until = time.monotonic() + 60
+                while live.stats()["steps"] < before + 15:
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+                (child,) = (child for child in live.launcher.status().children if child.role == role)
+                psutil.Process(child.pid).kill()
+                before = 0 if role == "scheduler" else before
+            texts = [stream.result() for stream in streams]
+        assert texts == alone
+        assert sum(child.restarts for child in live.launcher.status().children) == 2
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
