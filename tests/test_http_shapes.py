@@ -306,6 +306,9 @@ def test_unknown_fields_are_named_and_ignored(tmp_path: Path) -> None:
             reply = await it.web.post("/v1/chat/completions", json=chat(user="me", store=False, best_of=1))
             assert reply.status_code == 200
             assert reply.headers["x-ramet-ignored"] == "best_of, store, user"
+            reply = await it.web.post("/v1/chat/completions", json=chat(**{"日本": 1, "a\nb": 2}))
+            assert reply.status_code == 200
+            assert reply.headers["x-ramet-ignored"] == "\\u65e5\\u672c, a\\nb"
 
     run(body)
 

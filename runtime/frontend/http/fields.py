@@ -42,7 +42,8 @@ class Body(Part):
                     name,
                     "unsupported_parameter",
                 )
-        return sorted(extra)
+        # They go into a header, where only plain characters may stand.
+        return sorted(name.encode("unicode_escape").decode("ascii")[:64] for name in extra)
 
 
 class StreamOptions(Part):
