@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import gguf
@@ -16,7 +17,7 @@ from ramet.kernels.dequantise import dequantise
 from ramet.kernels.ops import QuantTensor
 from ramet.kernels.reference import ReferenceOps
 from ramet.runtime import store
-from ramet.runtime.protocol.errors import InvalidModel
+from ramet.runtime.protocol.errors import InvalidModel, ModelNotFound
 from ramet.runtime.worker.models import load_model
 from ramet.runtime.worker.weights import open_weights
 
@@ -67,6 +68,31 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "model_type": "mamba"}))
     with pytest.raises(InvalidModel, match="mamba"):
         store.resolve(str(tmp_path / "model"), cache=tmp_path / "cache")
+
+
+def test_weights_in_several_files(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    write_folder(tmp_path / "one")
+    one = store.resolve(str(tmp_path / "one"), cache=tmp_path / "cache")
+    many = tmp_path / "many"
+    shutil.copytree(tmp_path / "one", many)
+    tensors = load_file(str(many / "model.safetensors"))
+    (many / "model.safetensors").unlink()
+    (many / "stray.safetensors").write_bytes(b"not in the index")
+    names = sorted(tensors)
+    files = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(names)}
+    for file in set(files.values()):
+        save_file({name: tensors[name] for name in names if files[name] == file}, str(many / file))
+    (many / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    folder = store.resolve(str(many), cache=tmp_path / "cache")
+    assert [path.name for path in folder.weights] == ["part-0.safetensors", "part-1.safetensors"]
+    ours, theirs = open_weights(folder).tensors, open_weights(one).tensors
+    assert set(ours) == set(theirs)
+    assert all(np.array_equal(ours[name].data, theirs[name].data) for name in ours)
+    (many / "part-1.safetensors").unlink()
+    with pytest.raises(ModelNotFound, match=r"part-1\.safetensors"):
+        store.resolve(str(many), cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("harm", ["cut", "header", "dtype"])
