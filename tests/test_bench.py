@@ -539,6 +539,7 @@ def oracle_server(model_dir: Path) -> Iterator[str]:
             thread.join(20)
 
 
+@pytest.mark.slow
 def test_workloads_run_on_the_oracle(model_dir: Path, tokenizer: Tokenizer, made: dict[str, Workload]) -> None:
     """Real scheduler, HTTP and tokeniser; only the model is none. What is shared is computed once."""
     with oracle_server(model_dir) as url:
@@ -555,6 +556,7 @@ def test_workloads_run_on_the_oracle(model_dir: Path, tokenizer: Tokenizer, made
             assert least.prefill_tokens - 9 <= computed < 1.5 * least.prefill_tokens
 
 
+@pytest.mark.slow
 def test_serve_is_started_and_ended(model_dir: Path) -> None:
     with served("tiny", ["--kv-tokens", "2048", "--context", "1024"], model=str(model_dir)) as target:
         assert target.pid is not None and len(watch.tree(target.pid)) >= 3

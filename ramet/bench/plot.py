@@ -60,7 +60,9 @@ def draw(report: Report, path: Path) -> None:
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("seconds, median and range")
     axes.set_title(f"{report.model}\n{report.machine}", fontsize=9)
+    lows = [*floors.values(), *(run.wall_s for series in report.series for run in series.runs)]
     axes.margins(y=0.15)
+    axes.set_ylim(bottom=min((low for low in lows if low), default=1.0) / 2)
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
