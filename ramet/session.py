@@ -7,6 +7,7 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,7 +43,6 @@ class Session:
 
     folder: ModelFolder
     tokenizer: Tokenizer
-    template: ChatTemplate
     launcher: Launcher
     client: Client
 
@@ -51,7 +51,6 @@ class Session:
 
     async def __aenter__(self) -> Session:
         from ramet.runtime import store
-        from ramet.runtime.frontend.chat import ChatTemplate
         from ramet.runtime.frontend.client import Client
         from ramet.runtime.launch import Launcher
         from ramet.runtime.tokenizer import Tokenizer
@@ -75,7 +74,6 @@ class Session:
             # Interrupted meanwhile, nobody waits for it any more.
             starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             self.tokenizer = await asyncio.to_thread(Tokenizer.load, self.folder)
-            self.template = ChatTemplate(self.folder.meta)
             await starting
             self.client = Client(self.launcher.config.frontend_endpoint, self.tokenizer)
             await self.client.start()
@@ -91,6 +89,13 @@ class Session:
             await self.client.close()
         finally:
             await asyncio.to_thread(self.launcher.stop)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """Raises InvalidRequest for a base model, which has none; plain completions work all the same."""
+        from ramet.runtime.frontend.chat import ChatTemplate
+
+        return ChatTemplate(self.folder.meta)
 
     @property
     def context(self) -> int:
