@@ -1,4 +1,4 @@
-"""Every block of the README and of the extraction guide runs as it stands."""
+"""Every block of the README and of the guides to extraction and models runs as it stands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def documents() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("extraction.md"))]
+    return [ROOT / "README.md", ROOT / "docs" / "extraction.md", ROOT / "docs" / "models.md"]
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
