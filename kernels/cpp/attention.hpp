@@ -126,8 +126,9 @@ void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work<typena
 }
 
 // Scores of one query to probabilities relative to the segment's maximum. Keys [lo, hi) of the segment are visible.
+// Maxima and exponents are in powers of two: `factor` is the scale of the scores times log2(e).
 template <class P>
-RAMET_INLINE void soften(const AttentionArgs& a, const Segment<typename P::Number>& seg, Work<typename P::Number>& w, int q,
+RAMET_INLINE void soften(F factor, bool scaled, const Segment<typename P::Number>& seg, Work<typename P::Number>& w, int q,
                          int lo, int hi) {
     float* s = w.s + (size_t)q * SEGMENT;
     typename P::Number* p = w.p + (size_t)q * SEGMENT;
@@ -137,46 +138,64 @@ RAMET_INLINE void soften(const AttentionArgs& a, const Segment<typename P::Numbe
         st(w.lpart + q * 16, set(0));
         return;
     }
-    const F scale = set(a.scale);
     F v[4];
-    for (int j = 0; j < 4; ++j) {
-        if (j * 16 >= hi || j * 16 + 16 <= lo) {
-            v[j] = set(-INFINITY);
-            continue;
-        }
-        v[j] = ld(s + j * 16);
-        if (a.kv->type == KvType::I8) v[j] = v[j] * ld(seg.key_scale + j * 16);
-        v[j] = v[j] * scale;
-        if (j * 16 + 16 > hi || j * 16 < lo) {
-            const F index = ld(COUNT);
-            v[j] = if_less(index, set((float)(hi - j * 16)), v[j], set(-INFINITY));
-            v[j] = if_less(index, set((float)(lo - j * 16)), set(-INFINITY), v[j]);
+    for (int j = 0; j < 4; ++j) v[j] = ld(s + j * 16);
+    if (scaled)
+        for (int j = 0; j < 4; ++j) v[j] = v[j] * ld(seg.key_scale + j * 16);
+    for (int j = 0; j < 4; ++j) v[j] = v[j] * factor;
+    if (lo > 0 || hi < SEGMENT) {
+        const F none = set(-INFINITY), index = ld(COUNT);
+        for (int j = 0; j < 4; ++j) {
+            v[j] = if_less(index, set((float)(hi - j * 16)), v[j], none);
+            v[j] = if_less(index, set((float)(lo - j * 16)), none, v[j]);
         }
     }
     const float peak = largest(max(max(v[0], v[1]), max(v[2], v[3])));
     const F m = set(peak);
-    for (int j = 0; j < 4; ++j) v[j] = exp(v[j] - m);
+    for (int j = 0; j < 4; ++j) v[j] = exp2_negative(v[j] - m);
     st(w.lpart + q * 16, (v[0] + v[1]) + (v[2] + v[3]));
-    for (int j = 0; j < 4; ++j) {
-        if (a.kv->type == KvType::I8) v[j] = v[j] * ld(seg.value_scale + j * 16);
-        P::st_number(p + j * 16, v[j]);
-    }
+    if (scaled)
+        for (int j = 0; j < 4; ++j) v[j] = v[j] * ld(seg.value_scale + j * 16);
+    for (int j = 0; j < 4; ++j) P::st_number(p + j * 16, v[j]);
     w.mpart[q] = peak;
 }
 
-// The segment's part into the running state: state = state * e^(m - m') + part * e^(mpart - m').
+// The segment's parts into the running states of queries [q0, q1): state = state * 2^(m - m') + part * 2^(mpart - m').
 template <class Number>
-RAMET_INLINE void merge(Work<Number>& w, int q, int width) {
-    if (w.mpart[q] == -INFINITY) return;
-    const float m = w.m[q] > w.mpart[q] ? w.m[q] : w.mpart[q];
-    float factors[16] = {w.m[q] - m, w.mpart[q] - m};
-    st(factors, exp(ld(factors)));
-    const F old = set(factors[0]), fresh = set(factors[1]);
-    w.m[q] = m;
-    st(w.l + q * 16, fma(ld(w.l + q * 16), old, ld(w.lpart + q * 16) * fresh));
-    float* o = w.o + (size_t)q * width;
-    const float* part = w.part + (size_t)q * width;
-    for (int e = 0; e < width; e += 16) st(o + e, fma(ld(o + e), old, ld(part + e) * fresh));
+RAMET_INLINE void merge(Work<Number>& w, int q0, int q1, int width) {
+    for (int i = q0; i < q1; i += 16) {  // factors of 16 queries at a time; those beyond q1 are not used
+        const F none = set(-INFINITY), old_m = ld(w.m + i), part_m = ld(w.mpart + i), m = max(old_m, part_m);
+        // A part without a visible key leaves the state as it is.
+        alignas(64) float old[16], fresh[16], next[16];
+        st(old, if_less(none, part_m, exp2_negative(old_m - m), set(1)));
+        st(fresh, if_less(none, part_m, exp2_negative(part_m - m), set(0)));
+        st(next, m);
+        const int stop = q1 - i < 16 ? q1 - i : 16;
+        for (int k = 0; k < stop; ++k) {
+            const int q = i + k;
+            const F a = set(old[k]), b = set(fresh[k]);
+            w.m[q] = next[k];
+            st(w.l + q * 16, fma(ld(w.l + q * 16), a, ld(w.lpart + q * 16) * b));
+            float* o = w.o + (size_t)q * width;
+            const float* part = w.part + (size_t)q * width;
+            for (int e = 0; e < width; e += 16) st(o + e, fma(ld(o + e), a, ld(part + e) * b));
+        }
+    }
+}
+
+// Asks for the keys and values of the segment after `seg` while this one is computed.
+RAMET_INLINE void fetch_next(const AttentionArgs& a, const AttentionRun& run, int seg) {
+    const Kv& kv = *a.kv;
+    if (seg + 1 >= run.seg1 || kv.block < TILE) return;
+    for (int position = (seg + 1) * SEGMENT; position < (seg + 2) * SEGMENT && position < run.context; position += TILE) {
+        int slot;
+        const uint8_t* keys = unit_of(a, run, position, slot) + (size_t)slot * kv.width * kv.size;
+        const size_t bytes = (size_t)TILE * kv.width * kv.size;
+        for (size_t i = 0; i < bytes; i += 64) {
+            __builtin_prefetch(keys + i, 0, 2);
+            __builtin_prefetch(keys + kv.values() + i, 0, 2);
+        }
+    }
 }
 
 template <class P>
@@ -185,6 +204,8 @@ void attend(const AttentionArgs& a, void* scratch) {
     const AttentionItem& item = *a.item;
     const int width = a.kv->width, per = a.per_token;
     Work<Number> w(scratch, width);
+    const F factor = set(a.scale * 1.44269504f);
+    const bool scaled = a.kv->type == KvType::I8;
     const int queries = item.tokens * per;
     P::begin();
     for (int q = 0; q < queries; ++q) {
@@ -207,15 +228,16 @@ void attend(const AttentionArgs& a, void* scratch) {
         for (int s = first; s < run.seg1; ++s) {
             Segment<Number> seg;
             stage<P>(a, run, s, w, seg);
+            fetch_next(a, run, s);
             P::scores(seg.keys, seg.tiles, width, w.q, run.q0, run.q1, w.s);
             for (int q = run.q0; q < run.q1; ++q) {
                 const int position = item.position[q / per], base = s * SEGMENT;
                 const int hi = position + 1 - base < SEGMENT ? position + 1 - base : SEGMENT;
                 const int lo = a.window > 0 && position - a.window + 1 > base ? position - a.window + 1 - base : 0;
-                soften<P>(a, seg, w, q, lo, hi);
+                soften<P>(factor, scaled, seg, w, q, lo, hi);
             }
             P::weigh(seg.values, seg.tiles, width, w.p, run.q0, run.q1, w.part);
-            for (int q = run.q0; q < run.q1; ++q) merge(w, q, width);
+            merge(w, run.q0, run.q1, width);
         }
     }
     P::end();

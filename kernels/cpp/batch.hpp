@@ -36,8 +36,9 @@ struct AttentionPlan {
     std::vector<AttentionRun> runs;
     std::vector<int32_t> token, position;
 
-    // `per_token`: query heads per KV head. Largest items first.
-    void make(const Batch& batch, int per_token);
+    // `per_token`: query heads per KV head. Rows of a group come into the same items, where the shared keys are read once
+    // for all of them; largest items first.
+    void make(const Batch& batch, int per_token, int kv_heads, int threads);
 };
 
 }  // namespace ramet

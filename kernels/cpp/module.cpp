@@ -119,6 +119,7 @@ class PyProgram {
         check(b, positions, row_start, tables, kv.kv);
         for (const auto& [rows, start, stop] : groups) {
             Group g{{rows.data(), rows.data() + rows.shape(0)}, start, stop};
+            require(start >= 0 && start % SEGMENT == 0 && stop % SEGMENT == 0, "a group must begin and end at multiples of 64");
             for (int32_t r : g.rows) require(r >= 0 && r < b.rows, "a group names a row that the batch lacks");
             b.groups.push_back(std::move(g));
         }

@@ -82,7 +82,23 @@ void Program::make_angles() {
     }
 }
 
-void Program::finish(int phase, int) {
+void Program::finish(int phase, int thread) {
+    note(phase);
+    for (++phase; phase < count() && tail_[phase]; ++phase) {
+        const int chunks = steps_[phase]->chunks(*this);
+        for (int i = 0; i < chunks; ++i) steps_[phase]->chunk(*this, i, thread);
+        note(phase);
+    }
+}
+
+// Small steps are done by the thread that finished the step before them: cheaper than a phase of their own.
+void Program::find_tails() {
+    tail_.assign(count(), 0);
+    for (int i = 1; i < count(); ++i)
+        tail_[i] = steps_[i]->small(*this) && (tail_[i - 1] || steps_[i - 1]->chunks(*this) > 0);
+}
+
+void Program::note(int phase) {
     if (!profiling) return;
     const auto now = std::chrono::steady_clock::now();
     profile[steps_[phase]->name()] += std::chrono::duration<double>(now - last_finish_).count();
@@ -98,7 +114,8 @@ const Act& Program::run(Batch next, const Kv& cache) {
         for (int i = batch.row_start[row]; i < batch.row_start[row + 1]; ++i) batch.row_of[i] = row;
     make_room();
     make_angles();
-    if (heads_per_kv > 0) plan.make(batch, heads_per_kv);
+    find_tails();
+    if (heads_per_kv > 0) plan.make(batch, heads_per_kv, kv.heads, threads());
     if (profiling) {
         const auto now = std::chrono::steady_clock::now();
         profile["plan"] += std::chrono::duration<double>(now - last_finish_).count();

@@ -37,6 +37,8 @@ class Step {
     virtual const char* name() const = 0;
     virtual int chunks(const Program& p) const = 0;
     virtual void chunk(Program& p, int index, int thread) = 0;
+    // Whether the step is so little work here that one thread may as well do it.
+    virtual bool small(const Program&) const { return false; }
     // Bytes of workspace that a thread needs.
     virtual size_t scratch(const Program&) const { return 0; }
 };
@@ -71,9 +73,9 @@ class Program : public Phases {
     std::vector<Value> values;
 
     int count() const override { return (int)steps_.size(); }
-    int chunks(int phase) const override { return steps_[phase]->chunks(*this); }
+    int chunks(int phase) const override { return tail_[phase] ? 0 : steps_[phase]->chunks(*this); }
     void chunk(int phase, int index, int thread) override { steps_[phase]->chunk(*this, index, thread); }
-    void finish(int phase, int) override;
+    void finish(int phase, int thread) override;
 
     // Seconds that each kind of step has taken since profiling was switched on.
     bool profiling = false;
@@ -88,8 +90,11 @@ class Program : public Phases {
     size_t width_of(int rope) const { return 2 * ropes_[rope].inv_freq.size(); }
     void make_room();
     void make_angles();
+    void find_tails();
+    void note(int phase);
 
     std::vector<std::unique_ptr<Step>> steps_;
+    std::vector<char> tail_;
     std::vector<Rope> ropes_;
     std::vector<std::vector<float>> angles_;  // per rope: [token][cosines, sines]
     std::vector<Memory> scratch_;

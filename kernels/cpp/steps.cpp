@@ -30,6 +30,7 @@ class RowStep : public Step {
   public:
     explicit RowStep(int to, int least = 1) : to(to), least_(least) {}
     virtual void row(Program& p, int r) = 0;
+    bool small(const Program& p) const override { return p.rows(p.values[to]) <= 2; }
     int chunks(const Program& p) const override { return cut(p).chunks; }
     void chunk(Program& p, int index, int) override {
         const RowCut c = cut(p);

@@ -344,6 +344,22 @@ RAMET_INLINE void st_some(float* p, F a, int n) {
     for (int i = 0; i < n; ++i) p[i] = x[i];
 }
 
+// p * 2^n, where n is a whole number from -126 to 127
+#if defined(__AVX512F__)
+RAMET_INLINE F times_power(F p, F n) { return {_mm512_scalef_ps(p.v, n.v)}; }
+#else
+RAMET_INLINE F times_power(F p, F n) { return p * exponent(to_i(n) + seti(127)); }
+#endif
+
+// a, but 0 where x < y
+#if defined(__AVX512F__)
+RAMET_INLINE F zero_if_less(F x, F y, F a) {
+    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_NLT_UQ), a.v)};
+}
+#else
+RAMET_INLINE F zero_if_less(F x, F y, F a) { return if_less(x, y, set(0.0f), a); }
+#endif
+
 // exp(x), within 2 ulp; exactly 1 at 0; 0 below -87; x > 88 gives exp(88).
 RAMET_INLINE F exp(F x) {
     const F low = set(-87.0f);
@@ -359,7 +375,22 @@ RAMET_INLINE F exp(F x) {
     p = fma(p, r, set(0.5f));
     p = fma(p, r, set(1.0f));
     p = fma(p, r, set(1.0f));
-    return if_less(x, low, set(0.0f), p * exponent(to_i(n) + seti(127)));
+    return zero_if_less(x, low, times_power(p, n));
+}
+
+// 2^x for x <= 0, within 2 ulp; exactly 1 at 0; 0 below -126. The polynomial is the best of degree 5 on [-0.5, 0.5].
+RAMET_INLINE F exp2_negative(F x) {
+    const F low = set(-126.0f);
+    const F clamped = max(x, low);
+    const F n = round(clamped);
+    const F r = clamped - n;
+    F p = set(0.001326472548f);
+    p = fma(p, r, set(0.009671512779f));
+    p = fma(p, r, set(0.05550733749f));
+    p = fma(p, r, set(0.2402224208f));
+    p = fma(p, r, set(0.6931469776f));
+    p = fma(p, r, set(1.0f));
+    return zero_if_less(x, low, times_power(p, n));
 }
 
 }  // namespace
