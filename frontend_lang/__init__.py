@@ -12,6 +12,7 @@ from .choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
+from .compiled import Compiled
 from .constraint import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from .control import flush_cache, get_server_info
 from .defaults import default_backend, global_config, set_default_backend, set_default_factory
@@ -38,6 +39,7 @@ from .surface import (
     user_end,
     video,
 )
+from .symbols import TraceError
 from .tools import Tool, ToolCall, ToolError, ToolRoundsExceeded
 from .tools import as_tool as tool
 
@@ -50,6 +52,7 @@ __all__ = [
     "Backend",
     "ChoicesDecision",
     "ChoicesSamplingMethod",
+    "Compiled",
     "Function",
     "NoBackend",
     "ProgramCancelled",
@@ -59,6 +62,7 @@ __all__ = [
     "ToolCall",
     "ToolError",
     "ToolRoundsExceeded",
+    "TraceError",
     "UnknownVariable",
     "assistant",
     "assistant_begin",

@@ -14,7 +14,7 @@ from typing import TypeVar
 from . import execute
 from .backend import Branch
 from .errors import ProgramCancelled, ProgramError, failed_call, skipped_call
-from .expr import Expr, Gen, Reasoning, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, ShowTools, Text
+from .expr import Deferred, Expr, Gen, Reasoning, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, ShowTools, Text
 from .ops import Op, OpenMessage
 from .run import Run
 from .slot import CallSlot, Slot, TextLog, Waiters
@@ -90,6 +90,8 @@ class StateCore:
         match expr:
             case Text(value, where):
                 return Op(lambda core: execute.text(core, value), where=where)
+            case Deferred(pieces, where):
+                return Op(lambda core: execute.deferred(core, pieces), where=where)
             case Gen(name, _, _, parse, where, _):
                 slot = self._slot(expr, name, where, parse)
                 return Op(lambda core: execute.generate(core, expr, slot), (slot,), where)

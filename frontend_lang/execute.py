@@ -18,7 +18,7 @@ from .gen_call import fill
 from .meta import gen_meta, select_meta
 from .ops import Op, OpenMessage
 from .options import DEFAULT_MAX_TOKENS, Options
-from .slot import CallSlot
+from .slot import CallSlot, Slot
 from .tool_loop import ToolLoop
 from .tools import Tool
 
@@ -38,6 +38,19 @@ def _branch(core: StateCore) -> Branch:
 async def text(core: StateCore, value: str) -> None:
     _branch(core).append(value)
     core.add_text(value)
+
+
+async def deferred(core: StateCore, pieces: Sequence[str | tuple[Slot, int]]) -> None:
+    texts: list[str] = []
+    for piece in pieces:
+        if isinstance(piece, str):
+            texts.append(piece)
+            continue
+        slot, item = piece
+        await slot.wait()
+        value = slot.value()
+        texts.append(str(value[item] if item >= 0 else value))
+    await text(core, "".join(texts))
 
 
 # ---------------------------------------------------------------- roles and scopes

@@ -15,6 +15,7 @@ from .where import UNKNOWN, Where
 if TYPE_CHECKING:
     from .choices import ChoicesMethod
     from .constraint import Constraint
+    from .slot import Slot
     from .tools import Tool, ToolUse
 
 T = TypeVar("T", covariant=True)
@@ -55,6 +56,14 @@ class Text(Expr):
     """Constant text. Special tokens that it spells are plain text."""
 
     value: str
+    where: Where = UNKNOWN
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Deferred(Expr):
+    """Text that quotes values (slot, item of its list or -1), which it waits for."""
+
+    pieces: tuple[str | tuple[Slot, int], ...]
     where: Where = UNKNOWN
 
 

@@ -9,16 +9,20 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from .async_state import AsyncState
 from .backend import Backend
 from .batch import run_batch
 from .core import StateCore
 from .defaults import as_backend, default_backend
-from .options import RESERVED, Options, make_options
+from .options import NOTHING, RESERVED, Options, make_options
 from .run import Run, current_run
 from .state import State
+from .tracer import Tracer, current_tracer
+
+if TYPE_CHECKING:
+    from .compiled import Compiled
 
 R = TypeVar("R")
 Body = Callable[..., Any]
@@ -52,7 +56,7 @@ class Function(Generic[R]):
             raise TypeError(
                 f"{body.__name__}() is no program: its first parameter must be the state, e.g. def f(s): ..."
             )
-        self._signature = inspect.Signature(parameters[1:])
+        self.signature = inspect.Signature(parameters[1:])
         self.is_async = inspect.iscoroutinefunction(body)
         functools.update_wrapper(self, body)
         self.name: str = body.__name__
@@ -64,7 +68,7 @@ class Function(Generic[R]):
             )
 
     def _takes(self, name: str) -> bool:
-        parameters = self._signature.parameters
+        parameters = self.signature.parameters
         return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def bind(self, **arguments: Any) -> Function[R]:
@@ -78,7 +82,7 @@ class Function(Generic[R]):
         arguments: dict[str, Any] = {}
         options: dict[str, Any] = {}
         control: dict[str, Any] = {}
-        parameters = self._signature.parameters
+        parameters = self.signature.parameters
         for name, value in given.items():
             if name in parameters:
                 arguments[name] = value
@@ -89,10 +93,10 @@ class Function(Generic[R]):
             else:
                 arguments[name] = value
         try:
-            filled = self._signature.bind_partial(*args, **arguments)
+            filled = self.signature.bind_partial(*args, **arguments)
             missing = {key: value for key, value in self.bound.items() if key not in filled.arguments}
             extra = {k: v for k, v in missing.items() if k not in arguments}
-            self._signature.bind(*args, **{**extra, **arguments})
+            self.signature.bind(*args, **{**extra, **arguments})
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}; its parameters: {', '.join(self.arg_names) or 'none'}") from None
         sampling = dict(control.get("sampling") or {})
@@ -118,11 +122,21 @@ class Function(Generic[R]):
         run = Run(self.name, backend, call.options, self.num_api_spec_tokens or 0)
         return State(StateCore(run, backend.open()))
 
+    def compile(self, **constants: Any) -> Compiled[R]:
+        """The program as a graph: the body runs now, with stand-ins for its arguments (``constants`` are given as they
+        are) and for what is generated. Raises TraceError, naming the line, where it depends on such a value."""
+        from .compiled import Compiled
+
+        return Compiled.of(self, constants)
+
     def run(self, *args: Any, **kwargs: Any) -> State[R]:
         """Run the program; ``kwargs`` are its arguments, sampling options for all its calls, ``backend=`` and
         ``stream=``. The body runs in the caller's thread (``stream=True``: in its own), and what it raises comes out
         here; generations may still be under way when this returns, and reading the state waits for them.
         """
+        tracer = current_tracer.get()
+        if tracer is not None:
+            return self._traced(tracer, args, kwargs)
         call = self.prepare(args, kwargs)
         state = self.start(call)
         if self.is_async:
@@ -177,6 +191,15 @@ class Function(Generic[R]):
         ``num_threads``: bodies in flight. ``generator_style``: an iterator that holds a few states at a time."""
         states = run_batch(self, batch_kwargs, options, num_threads, progress_bar)
         return states if generator_style else list(states)
+
+    def _traced(self, tracer: Tracer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> State[R]:
+        """A call inside another program that is being compiled."""
+        from .tracing import call_traced
+
+        call = self.prepare(args, kwargs)
+        if call.options is not NOTHING or call.backend is not None or call.stream:
+            raise TypeError(f"{self.name}() inside a compiled program takes its own arguments only, no run options")
+        return cast("State[R]", call_traced(self, tracer, call.args, call.kwargs))
 
     # ------------------------------------------------------------ bodies
 

@@ -33,6 +33,8 @@ class Run:
         self.started = time.monotonic()
         self.calls: list[CallRecord] = []
         """Every call of every branch, as they ended."""
+        self.held: list[object] = []
+        """What must live until the body has ended: its states are known here by weak references only."""
         self._lock = threading.Lock()
 
     def add(self, core: StateCore) -> None:
@@ -52,6 +54,7 @@ class Run:
         self.body_done = True
         for core in self.members():
             core.end()
+        self.held.clear()
 
     def fail_body(self, error: BaseException) -> None:
         """The body raised."""
