@@ -31,7 +31,7 @@ class SchedulerConfig(Struct, frozen=True):
     context: int = 0
     """Longest branch in tokens; 0: the model's own."""
     policy: Literal["lru", "lfu", "slru", "priority"] = "lru"
-    plan_depth: int = 1
+    plan_depth: int = 2
     """Plans that may stand at the worker at once (1: next plan after the last result; 2: queued plans)."""
     max_overtakes: int = 64
     spare_forced: int = 16
