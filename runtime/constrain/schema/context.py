@@ -111,7 +111,12 @@ class Context:
         found = self._kinds.get(lit)
         if found is None:
             self._kinds[lit] = EVERY  # while it is being worked out
-            found = self._kinds[lit] = self._negative_kinds(lit) if lit & 1 else self._positive_kinds(lit)
+            try:
+                found = self._negative_kinds(lit) if lit & 1 else self._positive_kinds(lit)
+            except Exception:
+                del self._kinds[lit]
+                raise
+            self._kinds[lit] = found
         return found
 
     def _positive_kinds(self, lit: Literal) -> Kinds:

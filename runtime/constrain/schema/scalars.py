@@ -108,8 +108,10 @@ class Scalars:
             if ("string", lit >> 1) in self._busy:
                 return ANY
             self._busy.add(("string", lit >> 1))
-            found = self._string_of(self._facts(self._graph.by_index[lit >> 1]))
-            self._busy.discard(("string", lit >> 1))
+            try:
+                found = self._string_of(self._facts(self._graph.by_index[lit >> 1]))
+            finally:
+                self._busy.discard(("string", lit >> 1))
             self._strings[lit >> 1] = found
         return negate(found) if lit & 1 else found
 
@@ -129,7 +131,7 @@ class Scalars:
         if facts.any_of:
             lang = both((lang, alt(language(positive(node)) for node in facts.any_of)))
         if facts.one_of:
-            lang = both((lang, exactly_one([language(positive(node)) for node in facts.one_of])))
+            lang = both((lang, exactly_one([(language(positive(n)), language(negative(n))) for n in facts.one_of])))
         if facts.negated is not None:
             lang = both((lang, language(negative(facts.negated))))
         if facts.condition is not None:
@@ -162,8 +164,10 @@ class Scalars:
             if key in self._busy:
                 return NOTHING if negated else ANY
             self._busy.add(key)
-            found = self._number_of(self._graph.by_index[lit >> 1], wide)
-            self._busy.discard(key)
+            try:
+                found = self._number_of(self._graph.by_index[lit >> 1], wide)
+            finally:
+                self._busy.discard(key)
             self._numbers[key] = found
         return negate(found) if negated else found
 
@@ -201,18 +205,17 @@ class Scalars:
         return numbers.exactly(exact) if wide else literal(json.dumps(value))
 
 
-def exactly_one(langs: list[Lang]) -> Lang:
-    """Strings in one of the languages and in no other; complements are written where disjointness is not proved."""
+def exactly_one(langs: list[tuple[Lang, Lang]]) -> Lang:
+    """Strings in one of the languages and in no other, each given with its complement. Complements are written where
+    disjointness is not proved."""
     options = []
-    for index, lang in enumerate(langs):
-        if lang == NOTHING:
-            continue
+    for index, (lang, _) in enumerate(langs):
         others = [
-            other
-            for position, other in enumerate(langs)
-            if position != index and other != NOTHING and disjoint(lang, other, PROOF_STATES) is not True
+            outside
+            for position, (_, outside) in enumerate(langs)
+            if position != index and disjoint(lang, negate(outside), PROOF_STATES) is not True
         ]
-        options.append(both((lang, *map(negate, others))))
+        options.append(both((lang, *others)))
     return alt(options)
 
 

@@ -14,7 +14,7 @@ P = TypeVar("P")
 BRANCHES = 512
 """Bound of the alternatives that one schema may fall into for one JSON type."""
 
-STEPS = 20_000
+STEPS = 6_000
 """Bound of the alternatives tried on the way."""
 
 
