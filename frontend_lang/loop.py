@@ -16,9 +16,19 @@ class LoopThread:
     """Starts at once; ``close()`` cancels what still runs and joins the thread. It never holds an exit back."""
 
     def __init__(self, name: str = "ramet-loop") -> None:
+        self._own = True
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
+
+    @classmethod
+    def current(cls) -> LoopThread:
+        """The running event loop and its thread, which are someone else's: `close` leaves them alone."""
+        adopted = cls.__new__(cls)
+        adopted.loop = asyncio.get_running_loop()
+        adopted._thread = threading.current_thread()
+        adopted._own = False
+        return adopted
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -65,7 +75,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Idempotent."""
-        if self.closed:
+        if self.closed or not self._own:
             return
         if self.inside:
             raise RuntimeError("cannot close an event loop from within itself")

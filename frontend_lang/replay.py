@@ -26,6 +26,8 @@ class Replay:
         self.graph = graph
         self.slots: dict[int, Slot] = {}
         self.runs: list[Run] = []
+        self.returns: Any = None
+        """How the value that the body returns is made, once the end is known."""
         self._exprs = exprs
         self._arguments = {name: as_text(value) for name, value in arguments.items()}
         self._cores = {0: root}
@@ -40,6 +42,7 @@ class Replay:
                         break
                     self._append(op)
                 else:
+                    self.returns = block.returns
                     return await self._returned(block.returns)
                 block = op.cases[str(await self._value(op.slot))]
         finally:

@@ -15,9 +15,14 @@ import msgspec
 
 from ramet.engine_backend import generate_request
 from ramet.frontend_lang.backend import Branch, BranchKey, Cut, End, GenCall, TokenChunk
+from ramet.frontend_lang.errors import ProgramError
+from ramet.frontend_lang.graph import Graph
 from ramet.frontend_lang.loop import LoopThread
+from ramet.frontend_lang.options import NAMES, Options
 from ramet.frontend_lang.token_branch import TokenBranch
+from ramet.frontend_lang.where import Where
 from ramet.http_client import Head, HttpClient, Unreachable, lines_of
+from ramet.programs import ProgramFailure, ProgramResult, decode_line, encode_body
 from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.frontend.http.remote import Line, TokenizerReply
 from ramet.runtime.frontend.requests import ScoreRequest, ScoreResult
@@ -79,6 +84,21 @@ class EndpointBackend(TextSide):
     def release(self, branch: BranchKey) -> None:
         return
 
+    async def run_graph(self, graph: Graph, arguments: Mapping[str, str], options: Options) -> ProgramResult:
+        """A compiled program, run by the server."""
+        given = {name: value for name in NAMES if (value := getattr(options, name)) is not None}
+        body = encode_body(graph, [dict(arguments)], given)
+        async with self.http.request("POST", "/v1/programs", body) as (head, pieces):
+            if head.status != 200:
+                raise error_of(head, b"".join([piece async for piece in pieces]))
+            async for text in lines_of(pieces):
+                line = decode_line(text)
+                if line.result is not None:
+                    return line.result
+                if line.error is not None:
+                    raise _program_error(graph, line.error)
+        raise GenerationFailed("the server ended the answer before its end")
+
 
 class EndpointStream:
     """One generation. The request is sent when iteration begins; leaving it closes the connection."""
@@ -128,6 +148,12 @@ class EndpointStream:
 
 
 # ---------------------------------------------------------------- errors
+
+
+def _program_error(graph: Graph, failure: ProgramFailure) -> ProgramError:
+    cause = _error({"message": failure.message, "code": failure.code, "type": failure.type, "param": failure.param})
+    where = Where(graph.file, failure.line, graph.name)
+    return ProgramError(failure.message, program=graph.name, variable=failure.variable, where=where, cause=cause)
 
 
 def error_of(head: Head, body: bytes) -> RametError:

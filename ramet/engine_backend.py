@@ -23,9 +23,16 @@ class EngineBackend(TextSide):
     keeps = True
 
     def __init__(
-        self, loop: LoopThread, client: Client, tokenizer: Tokenizer, template: ChatTemplate, meta: ModelMeta
+        self,
+        loop: LoopThread,
+        client: Client,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        meta: ModelMeta,
+        namespace: Namespace | None = None,
     ) -> None:
         super().__init__(tokenizer, template, meta)
+        self.namespace = namespace or Namespace()
         self.loop = loop
         self.client = client
 
@@ -48,13 +55,13 @@ class EngineBackend(TextSide):
     # ------------------------------------------------------------ requests
 
     def generate(self, parent: Cut | None, ids: Sequence[int], call: GenCall, keep: bool) -> EngineStream:
-        return EngineStream(self.client.generate(generate_request(parent, ids, call, keep)), call)
+        return EngineStream(self.client.generate(generate_request(parent, ids, call, keep, self.namespace)), call)
 
     async def score(
         self, parent: Cut | None, ids: Sequence[int], continuations: Sequence[Sequence[int]], call: GenCall
     ) -> tuple[list[list[TokenLogprob]], Usage]:
         result = await self.client.score(
-            ScoreRequest(ids, continuations, _parent(parent), 0, call.priority, call.timeout_s)
+            ScoreRequest(ids, continuations, _parent(parent), 0, call.priority, call.timeout_s, self.namespace)
         )
         return [list(row) for row in result.logprobs], result.usage
 

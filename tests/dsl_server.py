@@ -11,6 +11,7 @@ import uvicorn
 from ramet.runtime.frontend.http import create_app
 
 import ramet as rt
+from ramet.programs import add_program_routes
 
 
 @contextmanager
@@ -19,6 +20,7 @@ def served(engine: rt.Engine, **options: object) -> Iterator[str]:
     backend = engine.backend
     folder = engine._session.folder
     app = create_app(backend.client, folder, tokenizer=backend.tokenizer, **options)  # type: ignore[arg-type]
+    add_program_routes(app)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)

@@ -57,6 +57,47 @@ def test_a_program_gives_the_same_through_engine_and_server(engine: rt.Engine, e
     assert there.get_meta_info("d")["cached_tokens"] > 0, "the server's cache makes up for what is sent again"
 
 
+@rt.function
+def scattered(s: rt.State, topic: str) -> dict[str, object]:
+    s += rt.system("Rules.") + rt.user(topic) + rt.assistant(rt.gen("a", max_tokens=10))
+    forks = s.fork(3)
+    for f in forks:
+        f += rt.user("go on about " + s["a"]) + rt.assistant(rt.gen("b", max_tokens=8))
+    forks.join()
+    s += rt.user("choose") + rt.assistant(rt.select("c", ["one", "two"]))
+    if s["c"] == "one":
+        s += rt.gen("d", max_tokens=3, temperature=0)
+    else:
+        s += rt.gen("e", max_tokens=4, n=2)
+    return {"parts": s["b"], "choice": s["c"]}
+
+
+def test_a_compiled_program_is_one_request_and_gives_the_same(engine: rt.Engine, endpoint: rt.RuntimeEndpoint) -> None:
+    compiled = scattered.compile()
+    for topic in ("x", "yy", "zzz"):
+        ways = [
+            scattered.run(topic, backend=engine, seed=3),
+            scattered.run(topic, backend=endpoint, seed=3),
+            compiled.run(topic, backend=engine, seed=3),
+            compiled.run(topic, backend=endpoint, seed=3),
+        ]
+        for other in ways[1:]:
+            assert other.text() == ways[0].text() and other.result() == ways[0].result()
+            assert other.messages() == ways[0].messages() and other["b"] == ways[0]["b"]
+    meta = ways[3].get_meta_info("a")
+    assert meta["output_ids"] == ways[0].get_meta_info("a")["output_ids"]
+
+
+def test_compiled_batches_at_the_server(endpoint: rt.RuntimeEndpoint) -> None:
+    items = [("a" * (5000 if i == 7 else 1),) for i in range(20)]
+    states = list(scattered.compile().run_batch(items, backend=endpoint))
+    assert [state.error() is not None for state in states] == [i == 7 for i in range(20)]
+    with pytest.raises(rt.ProgramError, match="4096") as caught:
+        states[7]["a"]
+    assert caught.value.code == "context_length_exceeded" and caught.value.variable == "a"
+    assert caught.value.where.file == __file__ and caught.value.where.line > 0
+
+
 def test_batches_streams_and_prompt_logprobs(endpoint: rt.RuntimeEndpoint) -> None:
     states = list(program.run_batch([(f"t{i}",) for i in range(30)], backend=endpoint))
     assert [state.error() for state in states] == [None] * 30

@@ -52,6 +52,7 @@ def _listen(host: str, port: int) -> socket.socket:
 async def _serve(arguments: argparse.Namespace, options: SessionOptions, listener: socket.socket) -> int:
     import uvicorn
 
+    from ramet.programs import add_program_routes
     from ramet.runtime.frontend.http import create_app
     from ramet.session import Session
 
@@ -65,6 +66,7 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
             names=tuple(arguments.served_name) if arguments.served_name else None,
             api_keys=(arguments.api_key,) if arguments.api_key else (),
         )
+        add_program_routes(app)
         config = uvicorn.Config(
             app, log_level=arguments.log_level, timeout_graceful_shutdown=arguments.drain_seconds, lifespan="off"
         )
