@@ -118,7 +118,7 @@ def _checked(asked: ProgramsBody) -> Options:
     for index, item in enumerate(asked.items):
         if not wanted <= item.keys() <= known:
             raise bad_request(
-                f"items[{index}] has {sorted(item)}; {asked.graph.name} takes {sorted(known)} and needs {sorted(wanted)}",
+                f"items[{index}] has {sorted(item)}; possible are {sorted(known)}, needed {sorted(wanted)}",
                 f"items.{index}",
             )
     try:
