@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "pull": "fetch a model into the local store",
     "doctor": "what this machine has and lacks, and which setting to change",
     "plan": "KV memory and concurrency of a model on this machine",
+    "schema": "which keywords of a JSON Schema are enforced, and what it costs",
     "bench": "measure servers with six workloads, beside what this machine can do",
 }
 
