@@ -42,6 +42,7 @@ from .surface import (
 from .symbols import TraceError
 from .tools import Tool, ToolCall, ToolError, ToolRoundsExceeded
 from .tools import as_tool as tool
+from .trace_page import write_trace
 
 __all__ = [
     "REGEX_BOOL",
@@ -95,4 +96,5 @@ __all__ = [
     "user_begin",
     "user_end",
     "video",
+    "write_trace",
 ]

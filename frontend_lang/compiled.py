@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from .async_state import AsyncState
+from .backend import Backend
 from .core import StateCore
 from .expr import Expr
-from .graph import Graph
+from .graph import Block, GenOp, Graph, RoleOp, TextOp
 from .options import Options
 from .program import Function
 from .replay import Replay, as_text, rebuild
@@ -79,6 +81,29 @@ class Compiled(Function[R], Generic[R]):
 
     def to_json(self) -> str:
         return self.graph.to_json()
+
+    def static_prefix(self) -> list[TextOp | RoleOp]:
+        """The ops that every run begins with, whatever its arguments: constant text and roles."""
+        prefix: list[TextOp | RoleOp] = []
+        for op in self.graph.body.ops:
+            if isinstance(op, RoleOp) and op.branch == 0:
+                prefix.append(op)
+            elif isinstance(op, TextOp) and op.branch == 0:
+                parts = list(itertools.takewhile(lambda part: isinstance(part, str), op.parts))
+                if parts:
+                    prefix.append(TextOp(0, tuple(parts), op.line))
+                if len(parts) < len(op.parts):
+                    break
+            else:
+                break
+        return prefix
+
+    def warm(self, backend: Backend | None = None) -> None:
+        """Compute the static prefix on a backend."""
+        prefix = self.static_prefix()
+        if any(isinstance(op, TextOp) for op in prefix):
+            ops = (*prefix, GenOp(0, 0, options={"max_tokens": 0}))
+            Compiled(Graph(self.graph.name, self.graph.file, (), Block(ops))).run(backend=backend).sync()
 
     async def _go(self, state: AsyncState, arguments: Mapping[str, Any]) -> Any:
         core = state._core

@@ -133,7 +133,7 @@ async def generate(core: StateCore, expr: Gen[object], slot: CallSlot) -> None:
         return
     call = gen_call(core, expr)
     begin = time.monotonic()
-    probe = call.max_tokens == 0
+    probe = call.max_tokens == 0 and call.logprobs >= 0
     if probe:
         outcomes = await _probe(core, call)
     else:

@@ -129,6 +129,13 @@ class Function(Generic[R]):
 
         return Compiled.of(self, constants)
 
+    def cache(self, backend: object | None = None) -> None:
+        """Compute the part of the prompt that is the same in every run (what is appended before the first argument or
+        call), so that it is in the cache when the runs come."""
+        from .compiled import Compiled
+
+        Compiled.of(self, {}).warm(None if backend is None else as_backend(backend))
+
     def run(self, *args: Any, **kwargs: Any) -> State[R]:
         """Run the program; ``kwargs`` are its arguments, sampling options for all its calls, ``backend=`` and
         ``stream=``. The body runs in the caller's thread (``stream=True``: in its own), and what it raises comes out

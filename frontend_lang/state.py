@@ -190,7 +190,7 @@ class State(_StateBase[R]):
 
     def explain(self) -> Explanation:
         """What every call of this run cost, and where its prompt stopped being cached; waits. ``print`` it."""
-        reading.settle(self._core)
+        reading.first_error(self._core)
         return Explanation(self._core.run.program, sorted(self._core.run.calls, key=lambda call: call.begin))
 
     def cancel(self) -> None:

@@ -87,6 +87,7 @@ _NAMES = {
         "user_begin",
         "user_end",
         "video",
+        "write_trace",
     ),
     "ramet.runtime.protocol.errors": (
         "RametError",

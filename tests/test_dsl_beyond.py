@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ramet.frontend_lang.fake import FakeBackend
@@ -229,3 +232,42 @@ def test_misuse_of_tools_says_what_to_do(fake: FakeBackend) -> None:
         rt.gen("x", tools=[untyped])
     with pytest.raises(ValueError, match="tool_choice"):
         rt.gen("x", tools=[add], tool_choice="sometimes")
+
+
+# ---------------------------------------------------------------- trace page, cache
+
+
+def test_the_trace_page_holds_every_call_and_escapes_text(tmp_path: Path) -> None:
+    fake = FakeBackend(lambda prompt, call: "</script><b>x</b>")
+
+    @rt.function
+    def program(s: rt.State, i: int) -> None:
+        s += f"{i}" + rt.gen("a")
+        forks = s.fork(2)
+        forks += rt.gen("b")
+        forks.join()
+
+    states = list(program.run_batch([(i,) for i in range(3)], backend=fake))
+    page = tmp_path / "trace.html"
+    rt.write_trace(page, states)
+    html = page.read_text()
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    assert found is not None and "http" not in re.sub(r'"where": "[^"]*"', "", html), "nothing is loaded from elsewhere"
+    data = json.loads(found[1])
+    assert data["title"] == "program" and len(data["calls"]) == 9
+    assert data["calls"][0]["pieces"] == [["</script><b>x</b>", False]]
+    assert {tuple(call["path"]) for call in data["calls"]} == {(), (0, 0), (0, 1)}
+    fake.close()
+
+
+def test_cache_computes_the_static_prefix(fake: FakeBackend) -> None:
+    @rt.function
+    def program(s: rt.State, topic: str) -> None:
+        s += rt.system("A long set of rules.") + rt.user("About: " + topic) + rt.assistant(rt.gen("x"))
+
+    program.cache(backend=fake)
+    (request,) = fake.requests
+    assert request.call.max_tokens == 0 and request.text.endswith("About: ")
+    state = program.run("tea", backend=fake)
+    state.sync()
+    assert fake.requests[1].prompt[: len(request.prompt)] == request.prompt

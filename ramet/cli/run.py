@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="OUT", help="where the records go (JSON lines)")
     parser.add_argument("--limit", type=count, default=None, metavar="N", help="only the first N lines")
     parser.add_argument("--overwrite", action="store_true", help="begin anew, whatever the output file holds")
+    parser.add_argument("--trace", default=None, metavar="HTML", help="write a page of all calls and their costs")
     parser.add_argument("--parallel", type=positive, default=None, metavar="N", help="calls of the function at once")
     add_model_option(parser)
     add_runtime_options(parser)
@@ -46,8 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequest(f"{output} exists: give another --output, or --overwrite", param="output")
     with _engine(session_options(arguments)) as engine, output.open("wb") as out:
         started = time.monotonic()
-        totals = run_lines(program, lines, out, engine, arguments.parallel or "auto")
+        traced: list[State[Any]] | None = None if arguments.trace is None else []
+        totals = run_lines(program, lines, out, engine, arguments.parallel or "auto", traced)
         seconds = time.monotonic() - started
+    if traced is not None:
+        from ramet.frontend_lang import write_trace
+
+        write_trace(arguments.trace, traced)
+        print(f"the calls are drawn in {arguments.trace}", file=sys.stderr)
     if totals.valid != totals.records:
         print(f"{totals.records - totals.valid} records failed: their lines say why ({output})", file=sys.stderr)
     print(totals.closing_line(seconds))
@@ -60,8 +67,10 @@ def run_lines(
     out: BinaryIO,
     backend: Any,
     parallel: int | str = "auto",
+    traced: list[State[Any]] | None = None,
 ) -> Totals:
-    """Run ``program`` once per line, a bounded number at a time, and write one record each, in the lines' order."""
+    """Run ``program`` once per line, a bounded number at a time, and write one record each, in the lines' order.
+    ``traced`` gets the states."""
     from tqdm import tqdm
 
     from ramet.extraction.records import Totals
@@ -77,6 +86,8 @@ def run_lines(
     states = program.run_batch(items(), generator_style=True, num_threads=parallel, backend=backend)
     for state in tqdm(states, unit="call", disable=None):
         record, usage = as_record(ids.popleft(), state)
+        if traced is not None:
+            traced.append(state)
         out.write(record.line())
         totals.add(record, usage)
     return totals
