@@ -18,18 +18,12 @@ from .control import flush_cache, get_server_info
 from .defaults import default_backend, global_config, set_default_backend, set_default_factory
 from .errors import NoBackend, ProgramCancelled, ProgramError, UnknownVariable
 from .program import Function, function
-from .scoring import score, top
-from .state import State
-from .surface import (
+from .roles import (
     assistant,
     assistant_begin,
     assistant_end,
-    gen,
-    gen_int,
-    gen_string,
     image,
     role,
-    select,
     separate_reasoning,
     system,
     system_begin,
@@ -39,6 +33,9 @@ from .surface import (
     user_end,
     video,
 )
+from .scoring import score, top
+from .state import State
+from .surface import gen, gen_int, gen_string, select
 from .symbols import TraceError
 from .tools import Tool, ToolCall, ToolError, ToolRoundsExceeded
 from .tools import as_tool as tool

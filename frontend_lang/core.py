@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from . import execute
+from . import execute, execute_calls
 from .backend import Branch
 from .errors import ProgramCancelled, ProgramError, failed_call, skipped_call
 from .expr import Deferred, Expr, Gen, Reasoning, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, ShowTools, Text
@@ -94,10 +94,10 @@ class StateCore:
                 return Op(lambda core: execute.deferred(core, pieces), where=where)
             case Gen(name, _, _, parse, where, _):
                 slot = self._slot(expr, name, where, parse)
-                return Op(lambda core: execute.generate(core, expr, slot), (slot,), where)
+                return Op(lambda core: execute_calls.generate(core, expr, slot), (slot,), where)
             case Select(name, _, _, _, parse, where):
                 slot = self._slot(expr, name, where, parse)
-                return Op(lambda core: execute.select(core, expr, slot), (slot,), where)
+                return Op(lambda core: execute_calls.select(core, expr, slot), (slot,), where)
             case ShowTools(tools, where):
                 return Op(lambda core: execute.show_tools(core, tools), where=where)
             case RoleBegin(role, where):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from .async_state import AsyncState
 from .core import StateCore
-from .execute import score_branch
+from .execute_calls import score_branch
 from .loop import LoopThread
 from .state import State, _StateBase
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from ramet.runtime.protocol.errors import GenerationFailed, InvalidRequest
 from ramet.runtime.protocol.messages import TokenLogprob
 
-from .backend import Branch, BranchKey, Cut, Delta, End, GenCall, Outcome, Piece, Scores, TokenBackend, TokenChunk
+from .backend import Branch, BranchKey, Cut, Delta, GenCall, Outcome, Piece, Scores, TokenBackend
 from .choices import TokenEntry
-
-Entry = tuple[TokenEntry, list[TokenEntry]]
+from .token_choice import Choice
 
 
 class Held:
@@ -113,7 +112,7 @@ class TokenBranch:
             raise InvalidRequest("there is no text to generate from: append some text before the first gen")
         parent, ids = self._cut(len(self.ids))
         stream = self._backend.generate(parent, ids, call, keep)
-        choices = [_Choice(self.ids) for _ in range(call.n)]
+        choices = [Choice(self.ids) for _ in range(call.n)]
         self._blank = False
         try:
             async for chunk in stream:
@@ -138,7 +137,7 @@ class TokenBranch:
             return None, self.ids[:at]
         return Cut(self._held.key, known), self.ids[known:at]
 
-    def _outcome(self, choice: _Choice, call: GenCall) -> Outcome:
+    def _outcome(self, choice: Choice, call: GenCall) -> Outcome:
         end = choice.end
         if end is None:
             raise GenerationFailed("the generation ended without a result")
@@ -160,7 +159,7 @@ class TokenBranch:
             tuple(choice.prompt_logprobs),
         )
 
-    def _go_on(self, choice: _Choice, outcome: Outcome, held: Held | None) -> None:
+    def _go_on(self, choice: Choice, outcome: Outcome, held: Held | None) -> None:
         ids = list(outcome.ids)
         leftover = choice.end.stop.leftover if choice.end is not None and choice.end.stop is not None else b""
         # A stop may leave the second half of a character whose first half is in the id before it: take that one too.
@@ -270,39 +269,6 @@ class TokenBranch:
         if self._held is not None:
             self._held.drop()
             self._held, self._at = None, 0
-
-
-class _Choice:
-    """What arrived of one choice."""
-
-    __slots__ = ("end", "forced", "ids", "logprobs", "prompt", "prompt_logprobs", "texts")
-
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self.prompt = prompt
-        self.texts: list[str] = []
-        self.ids: list[int] = []
-        self.forced: list[bool] = []
-        self.logprobs: list[Entry] = []
-        self.prompt_logprobs: list[TokenEntry] = []
-        self.end: End | None = None
-
-    def add(self, chunk: TokenChunk, backend: TokenBackend) -> Delta | None:
-        self.ids.extend(chunk.ids)
-        self.forced.extend(chunk.forced)
-        new: list[Entry] = []
-        for token, one in zip(chunk.ids, chunk.logprobs or (), strict=False):
-            top: list[TokenEntry] = [(value, other, backend.token_text(other)) for other, value in one.top]
-            new.append(((one.raw, token, backend.token_text(token)), top))
-        self.logprobs.extend(new)
-        if chunk.text:
-            self.texts.append(chunk.text)
-        if chunk.prompt_logprobs is not None:
-            first, entries = chunk.prompt_logprobs
-            scored = zip(self.prompt[first : first + len(entries)], entries, strict=True)
-            self.prompt_logprobs = [(one.raw, token, backend.token_text(token)) for token, one in scored]
-        if chunk.end is not None:
-            self.end = chunk.end
-        return Delta(chunk.choice, chunk.text, tuple(new)) if chunk.text or new else None
 
 
 def _common(left: Sequence[int], right: Sequence[int]) -> int:

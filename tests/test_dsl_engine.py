@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -275,3 +277,22 @@ def test_a_script_that_forgets_its_engine_leaves_no_process(tmp_path: Path, end:
     ]
     _, alive = psutil.wait_procs(left, timeout=5)
     assert not alive
+
+
+# ---------------------------------------------------------------- death of a process under a program
+
+
+@pytest.mark.parametrize("role", ["scheduler", "worker"])
+def test_a_program_survives_the_death_of_a_process(tmp_path: Path, role: str) -> None:
+    with oracle_engine(tmp_path / "model", oracle_step_s=0.005) as engine:
+        undisturbed = conversation.run("trees", backend=engine, seed=5)
+        undisturbed.sync()
+        state = conversation.run("trees", backend=engine, seed=5, stream=True)
+        for _ in range(3):
+            time.sleep(0.1)
+            child = next(child for child in engine._session.launcher.status().children if child.role == role)
+            if child.pid:
+                os.kill(child.pid, signal.SIGKILL)
+        assert state.text() == undisturbed.text()
+        assert state["part"] == undisturbed["part"] and state.token_ids() == undisturbed.token_ids()
+        assert idle_stats(engine)["requests"]["kept"] == 0
