@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ramet.runtime.protocol.messages import ConstraintSpec, Sampling, Stops
 from worker_fakes import END, TOKEN_BYTES, VOCAB, Outcome, Request, alone, new_driver, spec, text_of
 
+INF = float("inf")
 ids = st.integers(1, VOCAB - 1)
 samplings = st.builds(
     Sampling,
@@ -88,9 +89,8 @@ def test_resume_at_any_point_goes_on_undisturbed(request: Request, seed: int) ->
 
 @given(requests)
 def test_jump_forward_changes_no_id(request: Request) -> None:
-    """On scripts whose masks allow one id where one is forced, jumping is only quicker. (Where min_tokens bans a stop
-    id that the constraint forces, a jump takes it, and a draw has nothing left.)"""
-    assume(not (request.constraint and request.min_tokens and request.stops.ids))
+    """On scripts whose masks allow one id where one is forced, jumping is only quicker; also where min_tokens bans a
+    stop id that the constraint forces."""
     on, off = alone(request), alone(request, jump_forward=False)
     assert (on.ids, on.end) == (off.ids, off.end)
     assert not any(off.forced)
@@ -192,10 +192,23 @@ def test_a_failing_row_ends_alone() -> None:
 def test_a_mask_that_leaves_nothing_is_that_rows_error() -> None:
     request = Request([3], constraint=spec([[END, 4], [END, 5]]), min_tokens=1)
     assert alone(request).ids[0] == 4
-    nothing = Request([3], constraint=spec([[7, 8]]), sampling=Sampling(temperature=0.0), min_tokens=1)
-    nothing.stops = Stops(ids=(7, 8))
+    nothing = Request([3], constraint=spec([[7, 8]]), sampling=Sampling(0.0, logit_bias=((7, -INF), (8, -INF))))
     end = alone(nothing).end
     assert end is not None and end.reason == "error" and "no id is allowed" in end.message
+
+
+@pytest.mark.parametrize("jump_forward", [True, False])
+def test_a_constraint_goes_before_min_tokens(jump_forward: bool) -> None:
+    """A stop id that it demands is an id like any other until min_tokens, and an end that it demands is the end."""
+    for script in ([[7], [8], [7, 8], [9], [7]], [[7, 8], [7], [8], [9], [7]]):
+        request = Request([3], constraint=spec(script), min_tokens=4, stops=Stops(ids=(7, 8)))
+        outcome = alone(request, jump_forward=jump_forward)
+        assert len(outcome.ids) == 4
+        assert outcome.end is not None and outcome.end.stop is not None and outcome.end.stop.which == -1
+    for ignore_end in (False, True):
+        request = Request([3], constraint=spec([[5, 6], [END]]), min_tokens=9, stops=Stops(ignore_end=ignore_end))
+        outcome = alone(request, jump_forward=jump_forward)
+        assert outcome.end is not None and outcome.end.reason == "end" and len(outcome.ids) == 1
 
 
 def test_a_failed_step_forgets_its_rows_and_the_worker_lives_on() -> None:

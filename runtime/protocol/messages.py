@@ -74,7 +74,8 @@ class Stops(_Value, frozen=True):
 
 
 class Limits(_Value, frozen=True):
-    """``max_tokens`` and ``min_tokens`` count ids after n_prompt, forced ones included."""
+    """``max_tokens`` and ``min_tokens`` count ids after n_prompt, forced ones included. Before ``min_tokens`` ends and
+    stop ids are not drawn and stops do not count; what a constraint demands goes before that."""
 
     max_tokens: int
     min_tokens: int = 0

@@ -234,7 +234,7 @@ class WorkerCore:
                 np.array([row.slot for row in rows], np.intp),
                 [len(row.ids) for row in rows],
                 [row.adjustments for row in rows],
-                [row.banned for row in rows],
+                [masks.without_dead_end(index, row.banned) for index, row in enumerate(rows)],
                 masks.mask,
                 masks.masked,
             ),

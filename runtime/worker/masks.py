@@ -24,6 +24,15 @@ class Masks:
     masked: NDArray[np.bool_] | None = None
     errors: tuple[tuple[int, str], ...] = ()
 
+    def without_dead_end(self, index: int, banned: tuple[int, ...]) -> tuple[int, ...]:
+        """``banned``, or nothing where it holds every id that the mask of row ``index`` allows."""
+        if not banned or self.mask is None or self.masked is None or not self.masked[index]:
+            return banned
+        ids = np.array(banned)
+        bits = np.zeros(self.mask.shape[1], np.uint32)
+        np.bitwise_or.at(bits, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
+        return banned if (self.mask[index] & ~bits).any() else ()
+
 
 class MaskFiller:
     """One buffer, one thread: at most one step's masks are under way."""

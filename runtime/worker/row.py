@@ -87,7 +87,9 @@ class Row:
         self._vocabulary = vocabulary
         self._jump_forward = jump_forward and matcher is not None
         self._scanner = StopScanner(start.stops.strings)
-        self._end_ids = frozenset(vocabulary.end_ids) if not start.stops.ignore_end else frozenset()
+        # Under ignore_end too where there is a constraint: it is drawn only where nothing else is allowed.
+        ends = matcher is not None or not start.stops.ignore_end
+        self._end_ids = frozenset(vocabulary.end_ids) if ends else frozenset()
         self.adjustments = Adjustments.of(start.sampling, start.n_prompt)
         self._replay(known[start.n_prompt :])
 
@@ -113,7 +115,9 @@ class Row:
 
     @property
     def banned(self) -> tuple[int, ...]:
-        """Ids that may not be drawn now: end ids under ``ignore_end``, ends and stop ids before ``min_tokens``."""
+        """Ids that may not be drawn now: end ids under ``ignore_end``, ends and stop ids before ``min_tokens``. The
+        ban yields where the constraint allows nothing else: an end id then ends the row, and a stop id before
+        ``min_tokens`` is an id like any other, as it is in a forced run."""
         stops = self.start.stops
         if self.generated < self.start.limits.min_tokens:
             return self._vocabulary.end_ids + stops.ids
@@ -137,7 +141,7 @@ class Row:
         """Append a drawn id, then whatever the matcher forces after it; decide the end. End and stop ids are dropped,
         with their log-probability. ``token`` -1: nothing was allowed."""
         if token < 0:
-            self.fail("no id is allowed here: the constraint and the banned ids (min_tokens, ignore_end) exclude all")
+            self.fail("no id is allowed here: the constraint and logit_bias exclude all")
             return
         before = len(self.ids)
         self._accept(token, forced=False)
