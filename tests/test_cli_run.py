@@ -13,6 +13,7 @@ from ramet.frontend_lang import Function, State, function, gen
 from ramet.frontend_lang.fake import FakeBackend
 from ramet.runtime.protocol.errors import InvalidRequest
 
+from ramet.cli import main
 from ramet.cli.run import load_program, read_arguments, run_lines
 
 
@@ -95,9 +96,37 @@ def test_ids_are_the_lines_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["[1]", "{", "3"])
 def test_a_line_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "args.jsonl"
-    path.write_text('{"q": 1}\n' + line)
-    with pytest.raises(InvalidRequest, match="line 2"):
+    path.write_text(line + '\n{"q": 1}')
+    with pytest.raises(InvalidRequest, match="line 1"):
         list(read_arguments(path, ["q"]))
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "\xff", "[" * 100_000])
+def test_a_later_line_that_is_no_object_is_its_own_records_error(
+    tmp_path: Path, line: str, backend: FakeBackend
+) -> None:
+    path = tmp_path / "args.jsonl"
+    good = b'{"question": "x"}\n'
+    broken = line.encode("latin-1") + b"\n"
+    path.write_bytes(good + broken + broken + good + broken)
+    out = io.BytesIO()
+    totals = run_lines(answer, read_arguments(path, answer.arg_names), out, backend)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["id"] for line in lines] == [0, 1, 2, 3, 4]
+    assert [line["status"] for line in lines] == ["ok", "error", "error", "ok", "error"]
+    assert "line 2" in lines[1]["error"] and totals.valid == 2
+
+
+@pytest.mark.parametrize("output", ["args.jsonl", "program.py", "linked.jsonl"])
+def test_a_file_that_is_read_is_never_the_output(tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("args.jsonl").write_text('{"q": 1}\n')
+    Path("linked.jsonl").symlink_to("args.jsonl")
+    Path("program.py").write_text("import ramet\n@ramet.function\ndef hello(s, q):\n    s += q\n")
+    before = Path(output).read_bytes()
+    words = ["run", "program.py:hello", "--input", "args.jsonl", "--output", output, "--overwrite"]
+    assert main(words) == 1
+    assert Path(output).read_bytes() == before
 
 
 def test_programs_are_named_by_file_and_function(tmp_path: Path) -> None:

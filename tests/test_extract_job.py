@@ -97,6 +97,15 @@ def test_one_failing_document_does_not_harm_the_rest(submit: Submit) -> None:
     assert statuses == ["ok", "ok", "ok", "error", "ok", "ok"]
 
 
+def test_a_document_that_could_not_be_read_is_a_record_like_any_other(submit: Submit) -> None:
+    client = FakeClient(lambda prompt: Reply())
+    given = [Document("a", "x"), Document("b", "", "line 2 is not JSON"), Document("c", "x")]
+    records = [outcome.record for _, outcome in in_order(given, extractor(client), submit, window=2)]
+    assert [record.id for record in records] == ["a", "b", "c"]
+    assert records[1].status == "error" and records[1].error == "line 2 is not JSON" and records[1].attempts == 0
+    assert len(client.requests) == 2
+
+
 def test_a_refused_schema_ends_the_job(submit: Submit) -> None:
     client = FakeClient(lambda prompt: Reply(error=InvalidConstraint("no such type")))
     with pytest.raises(InvalidConstraint):

@@ -9,6 +9,7 @@ import pytest
 from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.protocol.messages import Usage
 
+from ramet.cli import main
 from ramet.extraction.output import JobHeader, Output, skip_written
 from ramet.extraction.records import Record, RecordUsage, Totals
 from ramet.extraction.sources import Document
@@ -86,3 +87,16 @@ def test_the_closing_line_has_its_fixed_form() -> None:
         "seconds=1.23"
     )
     assert " names=7 " in totals.closing_line(1.0, names=7)
+
+
+@pytest.mark.parametrize("output", ["docs.jsonl", "schema.json", "prompt.txt", "linked.jsonl"])
+def test_a_file_that_is_read_is_never_the_output(tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("docs.jsonl").write_text('{"text": "a"}\n')
+    Path("linked.jsonl").symlink_to("docs.jsonl")
+    Path("schema.json").write_text('{"type": "object"}')
+    Path("prompt.txt").write_text("Do it.")
+    before = Path(output).read_bytes()
+    words = "extract --schema schema.json --input docs.jsonl --prompt @prompt.txt --overwrite --output"
+    assert main([*words.split(), output]) == 1
+    assert Path(output).read_bytes() == before

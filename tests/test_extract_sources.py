@@ -48,17 +48,61 @@ def test_named_fields_win(tmp_path: Path) -> None:
         ("{oops", {}, "line 1"),
         ("[1]", {}, "line 1"),
         ('{"n": 1}', {}, "none"),
+        ("[" * 100_000, {}, "line 1"),
+        ('{"text": "\xff"}', {}, "line 1"),
     ],
 )
 def test_refusals_name_the_place_and_what_is_there(
     tmp_path: Path, line: str, options: dict[str, str], named: str
 ) -> None:
     path = tmp_path / "docs.jsonl"
-    path.write_text(line + "\n")
+    path.write_bytes((line + "\n").encode("latin-1"))
     with pytest.raises(InvalidRequest) as refusal:
         list(read(path, **options))
     assert named in str(refusal.value)
     assert str(path) in str(refusal.value)
+
+
+BROKEN_LINES = [
+    b"{oops",
+    b"[1]",
+    b'{"n": 1}',
+    b'{"text": "\xff"}',
+    b"[" * 100_000,
+    b"1" * 5000,
+    b'{"text": 5}',
+    b"\x00",
+]
+
+
+@pytest.mark.parametrize("line", BROKEN_LINES, ids=lambda line: repr(line[:12]))
+def test_a_later_line_that_cannot_be_read_is_that_documents_fault(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' + line + b'\n{"text": "b"}\n')
+    first, broken, last = read(path)
+    assert (first, last) == (Document(0, "a"), Document(2, "b"))
+    assert broken.id == 1 and broken.text == "" and f"{path}" in broken.fault
+
+
+def test_a_document_with_a_fault_keeps_its_id(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "docs.jsonl", {"id": "x", "body": "a"}, {"id": "y", "n": 1})
+    assert [document.id for document in read(path)] == ["x", "y"]
+
+
+@pytest.mark.parametrize("name", ["docs.csv", "docs.tsv", "one.txt", "folder"])
+def test_bytes_that_are_not_utf_8_are_named_never_replaced(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+        (path / "a.txt").write_bytes(b"good")
+        (path / "b.txt").write_bytes(b"caf\xe9")
+    elif name == "one.txt":
+        path.write_bytes(b"caf\xe9")
+    else:
+        path.write_bytes(b"text\ngood\ncaf\xe9\n")
+    *good, wrong = read(path)
+    assert "not UTF-8" in wrong.fault and "0xe9" in wrong.fault and name in wrong.fault
+    assert [document.text for document in good] == ["good"] * (name != "one.txt")
 
 
 def test_csv_keeps_quotes_newlines_and_long_fields(tmp_path: Path) -> None:

@@ -46,8 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
     from ramet.extraction import schema
     from ramet.extraction.extractor import Options
     from ramet.extraction.job import Extraction
+    from ramet.extraction.output import refuse_inputs
     from ramet.extraction.prompt import instruction
 
+    prompt = arguments.prompt or ""
+    refuse_inputs(
+        Path(arguments.output),
+        arguments.schema.rpartition(":")[0] or arguments.schema,
+        *([prompt[1:]] if prompt.startswith("@") else []),
+    )
     goal = schema.load(arguments.schema)
     job = Extraction(
         goal,
@@ -88,4 +95,6 @@ def _prompt(given: str | None) -> str | None:
             return Path(given[1:]).read_text(encoding="utf-8")
         except OSError as error:
             raise InvalidRequest(f"--prompt {given}: {error.strerror}", param="prompt") from error
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"--prompt {given} is not UTF-8 ({error})", param="prompt") from error
     return given

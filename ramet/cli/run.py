@@ -40,9 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from ramet.extraction.output import refuse_inputs
+
     program = load_program(arguments.program)
     lines = itertools.islice(read_arguments(Path(arguments.input), program.arg_names), arguments.limit)
     output = Path(arguments.output)
+    refuse_inputs(output, arguments.input, arguments.program.rpartition(":")[0])
     if output.exists() and output.stat().st_size and not arguments.overwrite:
         raise InvalidRequest(f"{output} exists: give another --output, or --overwrite", param="output")
     with _engine(session_options(arguments)) as engine, output.open("wb") as out:
@@ -63,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_lines(
     program: Function[Any],
-    lines: Iterable[tuple[str | int, Mapping[str, Any]]],
+    lines: Iterable[tuple[str | int, Mapping[str, Any] | InvalidRequest]],
     out: BinaryIO,
     backend: Any,
     parallel: int | str = "auto",
@@ -73,23 +76,36 @@ def run_lines(
     ``traced`` gets the states."""
     from tqdm import tqdm
 
-    from ramet.extraction.records import Totals
+    from ramet.extraction.records import Record, Totals
+    from ramet.runtime.protocol.messages import Usage
 
     totals = Totals()
-    ids: deque[str | int] = deque()
+    read: deque[tuple[str | int, InvalidRequest | None]] = deque()
+    """Lines whose record is not written yet, with what is wrong with those that could not be read."""
 
     def items() -> Iterator[Mapping[str, Any]]:
         for id, given in lines:
-            ids.append(id)
-            yield given
+            if isinstance(given, InvalidRequest):
+                read.append((id, given))
+            else:
+                read.append((id, None))
+                yield given
+
+    def write(record: Record, usage: Usage) -> None:
+        out.write(record.line())
+        totals.add(record, usage)
+
+    def write_unread() -> None:
+        while read and (fault := read[0][1]) is not None:
+            write(Record(read.popleft()[0], "error", error=str(fault), attempts=0), Usage())
 
     states = program.run_batch(items(), generator_style=True, num_threads=parallel, backend=backend)
     for state in tqdm(states, unit="call", disable=None):
-        record, usage = as_record(ids.popleft(), state)
+        write_unread()
+        write(*as_record(read.popleft()[0], state))
         if traced is not None:
             traced.append(state)
-        out.write(record.line())
-        totals.add(record, usage)
+    write_unread()
     return totals
 
 
@@ -111,8 +127,9 @@ def load_program(argument: str) -> Function[Any]:
     )
 
 
-def read_arguments(path: Path, names: list[str]) -> Iterator[tuple[str | int, dict[str, Any]]]:
-    """(id, arguments) of each line. Raises InvalidRequest naming the line that is no JSON object."""
+def read_arguments(path: Path, names: list[str]) -> Iterator[tuple[str | int, dict[str, Any] | InvalidRequest]]:
+    """(id, arguments) of each line, or (number, what is wrong with it). Raises InvalidRequest for a first line that is
+    no JSON object: then it is rather the command that is wrong."""
     if not path.is_file():
         raise InvalidRequest(f"{path} is not there", param="input")
     with path.open("rb") as lines:
@@ -120,18 +137,26 @@ def read_arguments(path: Path, names: list[str]) -> Iterator[tuple[str | int, di
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            try:
-                given = json.loads(line)
-            except ValueError as error:
-                raise InvalidRequest(f"{path}, line {number} is not JSON ({error})", param="input") from error
-            if not isinstance(given, dict):
-                raise InvalidRequest(
-                    f"{path}, line {number} is a {type(given).__name__}: each must be one JSON object of arguments",
-                    param="input",
-                )
-            id = given.pop("id", place) if "id" not in names else place
-            yield id, given
+            given = _arguments(line, f"{path}, line {number}")
+            if isinstance(given, InvalidRequest):
+                if place == 0:
+                    raise given
+                yield place, given
+            else:
+                yield (given.pop("id", place) if "id" not in names else place), given
             place += 1
+
+
+def _arguments(line: bytes, place: str) -> dict[str, Any] | InvalidRequest:
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return InvalidRequest(f"{place} is not JSON ({error})", param="input")
+    if isinstance(given, dict):
+        return given
+    return InvalidRequest(
+        f"{place} is a {type(given).__name__}: each must be one JSON object of arguments", param="input"
+    )
 
 
 def as_record(id: str | int, state: State[Any]) -> tuple[Record, Usage]:

@@ -73,16 +73,19 @@ class Extractor:
 
     async def extract(self, document: Document, on_chunk: Callable[[Chunk], None] | None = None) -> Outcome:
         """Raises ConstraintError where the schema itself is refused; every other failure is a record."""
-        prompt = self.prompt(document)
-        if prompt is None:
-            return Outcome(self._too_long(document), Usage())
+        if document.fault:
+            return Outcome(Record(document.id, "error", error=document.fault, attempts=0), Usage())
+        prompt: list[int] | None = []
         try:
+            prompt = self.prompt(document)
+            if prompt is None:
+                return Outcome(self._too_long(document), Usage())
             return await self._ask(document, prompt, on_chunk)
         except ConstraintError:
             raise
         except RametError as error:
             status: Status = "too_long" if error.code == "context_length_exceeded" else "error"
-            return Outcome(Record(document.id, status, error=str(error)), Usage(), tuple(prompt))
+            return Outcome(Record(document.id, status, error=str(error)), Usage(), tuple(prompt or ()))
 
     def _document_ids(self, document: Document) -> list[int]:
         ids = self._encoder.encode(document.text)

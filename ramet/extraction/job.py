@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar
 
 from ramet.extraction import sources
 from ramet.extraction.extractor import Extractor, Options
-from ramet.extraction.output import JobHeader, Output, skip_written
+from ramet.extraction.output import JobHeader, Output, refuse_inputs, skip_written
 from ramet.extraction.prompt import Instruction, frame, instruction
 from ramet.extraction.records import Record, Totals
 from ramet.extraction.schema import SchemaSource, Target, target
@@ -66,6 +66,8 @@ class Extraction:
         total = sources.count(source)
         self.total = total if total is None or limit is None else min(total, limit)
         self._begun = False
+        if output is not None and isinstance(source, (str, Path)):
+            refuse_inputs(output, source)
 
     def __iter__(self) -> Iterator[Record]:
         if self._begun:

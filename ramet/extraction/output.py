@@ -133,6 +133,13 @@ class Output:
         self.close()
 
 
+def refuse_inputs(output: Path, *inputs: str | Path) -> None:
+    """Raises InvalidRequest where ``output`` is one of the files that the job reads: they would be lost."""
+    for path in inputs:
+        if output.is_file() and Path(path).is_file() and output.samefile(path):
+            raise InvalidRequest(f"{output} is read by this job: give another --output", param="output")
+
+
 def skip_written(documents: Iterator[Document], output: Output, totals: Totals) -> int:
     """Step over the documents whose lines are there already, and count these lines.
 

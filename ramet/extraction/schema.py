@@ -97,7 +97,7 @@ def load(argument: str) -> Target:
         raise InvalidRequest(
             f"{argument} cannot be read ({error.strerror}): give a JSON Schema file, or file.py:Model", param="schema"
         ) from error
-    except InvalidRequest as error:
+    except (InvalidRequest, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{argument}: {error}", param="schema") from error
 
 

@@ -20,10 +20,12 @@ Source: TypeAlias = "str | Path | Iterable[Item]"
 
 @dataclass(frozen=True)
 class Document:
-    """One input. ``id`` is the input's own, else its number from 0 (or the file's name)."""
+    """One input. ``id`` is the input's own, else its number from 0 (or the file's name). ``fault``: why it could not
+    be read; its record then says so."""
 
     id: str | int
     text: str
+    fault: str = ""
 
 
 def read(source: Source, *, text: str | None = None, id: str | None = None) -> Iterator[Document]:
@@ -31,7 +33,9 @@ def read(source: Source, *, text: str | None = None, id: str | None = None) -> I
 
     text, id: names of the fields that hold them (of JSON objects and CSV rows). Without ``text`` the first field named
     like one of ``TEXT_FIELDS`` is taken, else the only field that holds a string.
-    Raises InvalidRequest: no such file, a line that is not JSON, no text field found; the message names the place.
+    What can't be read (a line that is not JSON, a row without that field, bytes that are not UTF-8) is a Document with
+    a ``fault`` that names the place. Raises InvalidRequest: no such file, or a first item of a wrong form, since then
+    it is rather the command that is wrong.
     """
     if not isinstance(source, (str, Path)):
         yield from _from_items(source, "item", text, id)
@@ -46,7 +50,7 @@ def read(source: Source, *, text: str | None = None, id: str | None = None) -> I
     elif path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
         yield from _from_items(_json_lines(path), f"{path}, record", text, id)
     elif path.suffix.lower() in (".txt", ".md"):
-        yield Document(path.name, _read_text(path))
+        yield _from_text(path, path.name)
     else:
         raise InvalidRequest(
             f"{path}: what it holds is not known from its name; allowed are .jsonl, .csv, .tsv, .txt and a folder of "
@@ -68,88 +72,115 @@ def count(source: Source) -> int | None:
     return None
 
 
-def _from_items(items: Iterable[Item], place: str, text: str | None, id: str | None) -> Iterator[Document]:
+def _from_items(
+    items: Iterable[Item | InvalidRequest], place: str, text: str | None, id: str | None
+) -> Iterator[Document]:
     for number, item in enumerate(items):
-        if isinstance(item, Document):
-            yield item
-        elif isinstance(item, str):
-            yield Document(number, item)
-        elif isinstance(item, Mapping):
-            yield _document(item, number, f"{place} {number + 1}", text, id)
-        else:
-            raise InvalidRequest(
-                f"{place} {number + 1} is a {type(item).__name__}; allowed are strings, mappings and Documents",
-                param="input",
-            )
+        document = _document(item, number, f"{place} {number + 1}", text, id)
+        if isinstance(document, InvalidRequest):
+            if number == 0:
+                raise document
+            named = _identity(item, id) if isinstance(item, Mapping) else None
+            document = Document(number if named is None else named, "", str(document))
+        yield document
 
 
-def _document(fields: Mapping[str, object], number: int, place: str, text: str | None, id: str | None) -> Document:
-    return Document(_identity(fields, number, place, id), _text(fields, place, text))
+def _document(item: object, number: int, place: str, text: str | None, id: str | None) -> Document | InvalidRequest:
+    match item:
+        case Document() | InvalidRequest():
+            return item
+        case str():
+            return Document(number, item)
+        case Mapping():
+            found = _text(item, place, text)
+            if isinstance(found, InvalidRequest):
+                return found
+            if id is not None and id not in item:
+                return InvalidRequest(f"{place} has no field {id!r}; its fields are {_listed(item)}", param="id")
+            named = _identity(item, id)
+            return Document(number if named is None else named, found)
+    return InvalidRequest(
+        f"{place} is a {type(item).__name__}; allowed are strings, mappings and Documents", param="input"
+    )
 
 
-def _text(fields: Mapping[str, object], place: str, wanted: str | None) -> str:
+def _text(fields: Mapping[str, object], place: str, wanted: str | None) -> str | InvalidRequest:
     strings = {name: value for name, value in fields.items() if isinstance(value, str)}
     if wanted is not None:
-        if wanted not in strings:
-            raise InvalidRequest(
-                f"{place} has no text in a field {wanted!r}; its text fields are {_listed(strings)}: give --text",
-                param="text",
-            )
-        return strings[wanted]
+        if wanted in strings:
+            return strings[wanted]
+        return InvalidRequest(
+            f"{place} has no text in a field {wanted!r}; its text fields are {_listed(strings)}: give --text",
+            param="text",
+        )
     for name in TEXT_FIELDS:
         if name in strings:
             return strings[name]
     candidates = [name for name in strings if name not in ID_FIELDS]
     if len(candidates) == 1:
         return strings[candidates[0]]
-    raise InvalidRequest(
+    return InvalidRequest(
         f"{place}: which field is the document? Its text fields are {_listed(strings)}: name one with --text",
         param="text",
     )
 
 
-def _identity(fields: Mapping[str, object], number: int, place: str, wanted: str | None) -> str | int:
-    if wanted is not None and wanted not in fields:
-        raise InvalidRequest(f"{place} has no field {wanted!r}; its fields are {_listed(fields)}", param="id")
-    names = (wanted,) if wanted is not None else ID_FIELDS[:4]
-    for name in names:
+def _identity(fields: Mapping[str, object], wanted: str | None) -> str | int | None:
+    for name in (wanted,) if wanted is not None else ID_FIELDS[:4]:
         value = fields.get(name)
         if isinstance(value, (str, int)) and not isinstance(value, bool):
             return value
-    return number
+    return None
+
+
+def _not_utf8(text: str, place: str) -> str:
+    """A fault, if ``text`` was decoded with ``surrogateescape`` from other bytes; else nothing."""
+    wrong = next((letter for letter in text if "\udc80" <= letter <= "\udcff"), None)
+    if wrong is None:
+        return ""
+    return f"{place} is not UTF-8: it holds the byte 0x{ord(wrong) - 0xDC00:02x}; convert it (for example with iconv)"
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def _json_lines(path: Path) -> Iterator[Item]:
+def _json_lines(path: Path) -> Iterator[Item | InvalidRequest]:
+    needed = "each line must be one JSON object or string"
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 value = json.loads(line)
-            except ValueError as error:
-                raise InvalidRequest(
-                    f"{path}, line {number} is not JSON ({error}): each line must be one JSON object or string",
-                    param="input",
-                ) from error
-            if not isinstance(value, (str, dict)):
-                raise InvalidRequest(
-                    f"{path}, line {number} is a {type(value).__name__}: each line must be one JSON object or string",
-                    param="input",
-                )
-            yield value
+            except (ValueError, RecursionError) as error:
+                yield InvalidRequest(f"{path}, line {number} is not JSON ({error}): {needed}", param="input")
+                continue
+            if isinstance(value, (str, dict)):
+                yield value
+            else:
+                yield InvalidRequest(f"{path}, line {number} is a {type(value).__name__}: {needed}", param="input")
 
 
-def _csv_rows(path: Path) -> Iterator[Item]:
+def _csv_rows(path: Path) -> Iterator[Item | InvalidRequest]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     # Fields of whole documents exceed the module's own limit of 128 KiB.
     csv.field_size_limit(1 << 30)
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        for row in csv.DictReader(lines, delimiter=delimiter):
-            yield {name: value for name, value in row.items() if name is not None and value is not None}
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter=delimiter)
+        number = 0
+        while True:
+            number += 1
+            try:
+                row = next(rows, None)
+            except csv.Error as error:
+                yield InvalidRequest(f"{path}, row {number} is not CSV ({error})", param="input")
+                continue
+            if row is None:
+                return
+            fields = {name: value for name, value in row.items() if name is not None and value is not None}
+            fault = _not_utf8("".join((*fields, *map(str, fields.values()))), f"{path}, row {number}")
+            yield InvalidRequest(fault, param="input") if fault else fields
 
 
 def _text_files(folder: Path) -> Iterator[Path]:
@@ -160,10 +191,14 @@ def _from_folder(folder: Path) -> Iterator[Document]:
     found = False
     for path in _text_files(folder):
         found = True
-        yield Document(path.relative_to(folder).as_posix(), _read_text(path))
+        yield _from_text(path, path.relative_to(folder).as_posix())
     if not found:
         raise InvalidRequest(f"{folder} holds no .txt or .md file", param="input")
 
 
-def _read_text(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", errors="replace")
+def _from_text(path: Path, id: str) -> Document:
+    try:
+        text = path.read_bytes().decode("utf-8-sig", errors="surrogateescape")
+    except OSError as error:
+        return Document(id, "", f"{path} cannot be read: {error.strerror}")
+    return Document(id, text, _not_utf8(text, str(path)))
