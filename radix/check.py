@@ -22,7 +22,7 @@ def check_tree(tree: RadixTree) -> None:
     """Raise TreeCorrupt or BlockError at the first disagreement."""
     tree.pool.check()
     leases = Counter(id(node) for node in tree._leases.values())
-    stored, locked, queued = 0, 0, 0
+    stored, locked, queued, probation = 0, 0, 0, 0
     seen: set[int] = set()
     nodes: set[int] = set()
     for root in tree._roots.values():
@@ -38,10 +38,13 @@ def check_tree(tree: RadixTree) -> None:
             stored += len(node.blocks)
             locked += len(node.blocks) if node.locked else 0
             queued += 1 if node.stamp else 0
+            probation += 0 if node.protected else len(node.blocks)
             stack.extend(node.children.values())
     _expect(stored == tree.stored_count, f"{stored} blocks are in the tree, counted {tree.stored_count}")
     _expect(locked == tree.locked_count, f"{locked} blocks are locked, counted {tree.locked_count}")
-    _expect(queued == len(tree._queue), f"{queued} leaves are marked evictable, the queue counts {len(tree._queue)}")
+    _expect(queued == len(tree._order), f"{queued} leaves are marked evictable, the queue counts {len(tree._order)}")
+    counted = tree._order.on_probation
+    _expect(probation == counted, f"{probation} blocks are on probation, counted {counted}")
     _expect(set(leases) <= nodes, "a lease holds a node that is not in the tree")
     for node, pending in tree._pending.values():
         _expect(node.pending is not None and pending in node.pending, "a pending mark is lost")

@@ -52,6 +52,8 @@ class Node:
         "parent",
         "pending",
         "priority",
+        "prints",
+        "protected",
         "retain_until",
         "root",
         "stamp",
@@ -73,9 +75,18 @@ class Node:
         self.last = 0
         self.hits = 0
         self.priority = 0
+        self.protected = False
+        """Used again since it was stored (policy slru)."""
+        self.prints: list[int] | None = None
+        """Fingerprint of the prefix up to each block (policy slru)."""
         self.retain_until = 0.0
         self.stamp = 0
         """Identifies the live entry of the eviction heap; 0: none."""
+
+    @property
+    def print(self) -> int:
+        """Fingerprint of the prefix up to the node's end."""
+        return self.prints[-1] if self.prints else 0
 
     @property
     def locked(self) -> bool:

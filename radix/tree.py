@@ -15,7 +15,7 @@ import numpy as np
 
 from .blocks import BlockPool
 from .events import CacheEvent, EventLog
-from .eviction import EvictionQueue, Policy
+from .eviction import EvictionOrder, Policy
 from .handles import Commit, Lease, Match, PendingMatch, TailMatch
 from .namespace import Namespace
 from .node import ID_BYTES, Node, Pending, common_ids
@@ -53,7 +53,7 @@ class RadixTree:
         self.generation = 1
         self.policy: Policy = policy
         self._block_bytes = block_size * ID_BYTES
-        self._queue = EvictionQueue(policy)
+        self._order = EvictionOrder(policy, pool.total)
         self._roots: dict[Namespace, Node] = {}
         self._namespaces: dict[int, Namespace] = {}
         self._leases: dict[int, Node] = {}
@@ -273,7 +273,7 @@ class RadixTree:
         """Free at least ``count`` blocks if so many are evictable, leaves first, from their ends; how many were."""
         freed = 0
         while freed < count:
-            node = self._queue.first()
+            node = self._order.first()
             if node is None:
                 break
             freed += self._cut(node, count - freed)
@@ -293,7 +293,7 @@ class RadixTree:
         self._namespaces.clear()
         self._leases.clear()
         self._pending.clear()
-        self._queue.clear()
+        self._order = EvictionOrder(self.policy, pool.total)
         self._locked = 0
         if self.events is not None:
             self.events.add(CacheEvent("cleared", Namespace()))
@@ -345,13 +345,26 @@ class RadixTree:
         self._tick += 1
         node.last = self._tick
         node.hits += 1
+        if self._order.segmented:
+            self._protect(node)
+
+    def _protect(self, node: Node) -> None:
+        """What is used again is protected, and all above it: they were used at least as often."""
+        while not node.protected and node.parent is not None:
+            if node.stamp:
+                self._order.discard(node)
+                node.protected = True
+                self._order.push(node)
+            node.protected = True
+            self._order.on_probation -= len(node.blocks)
+            node = node.parent
 
     def _lock(self, node: Node) -> None:
         was = node.locked
         node.leases += 1
         while not was:
             self._locked += len(node.blocks)
-            self._queue.discard(node)
+            self._order.discard(node)
             parent = node.parent
             if parent is None:
                 return
@@ -369,7 +382,7 @@ class RadixTree:
                     self._drop_root(node)
                 return
             if not node.children:
-                self._queue.push(node)
+                self._order.push(node)
             parent.locked_children -= 1
             node = parent
 
@@ -405,6 +418,9 @@ class RadixTree:
         key = node.ids[: self._block_bytes]
         upper = Node(parent, node.ids[:cut], node.blocks[:offset])
         upper.last, upper.priority, upper.retain_until = node.last, node.priority, node.retain_until
+        upper.protected = node.protected
+        if node.prints is not None:
+            upper.prints, node.prints = node.prints[:offset], node.prints[offset:]
         parent.replace_child(key, upper)
         node.ids = node.ids[cut:]
         node.blocks = node.blocks[offset:]
@@ -417,18 +433,51 @@ class RadixTree:
         """Hang new blocks below ``node``, into its own edge where nobody else could tell."""
         if self.events is not None:
             self.events.add(CacheEvent("stored", self._namespaces[id(node.root)], node.depth, tuple(blocks), ids))
-        if own and node.parent is not None and not node.children and node.leases == 1:
+        if self._order.segmented:
+            return self._append_segmented(node, own, ids, blocks)
+        return self._hang(node, own, ids, blocks, None, protected=False)
+
+    def _append_segmented(self, node: Node, own: bool, ids: bytes, blocks: list[int]) -> Node:
+        """As ``_append``, in runs of blocks that were evicted not long ago, and of others."""
+        step, shadows = self._block_bytes, self._order.shadows
+        mark = node.print
+        prints: list[int] = []
+        known: list[bool] = []
+        for at in range(0, len(ids), step):
+            mark = hash((mark, ids[at : at + step]))
+            prints.append(mark)
+            known.append(shadows.take(mark))
+        begin = 0
+        while begin < len(blocks):
+            end = begin + 1
+            while end < len(blocks) and known[end] == known[begin]:
+                end += 1
+            part = ids[begin * step : end * step]
+            node = self._hang(node, own, part, blocks[begin:end], prints[begin:end], protected=known[begin])
+            own = False
+            begin = end
+        return node
+
+    def _hang(
+        self, node: Node, own: bool, ids: bytes, blocks: list[int], prints: list[int] | None, *, protected: bool
+    ) -> Node:
+        if not protected:
+            self._order.on_probation += len(blocks)
+        if own and node.protected == protected and node.parent is not None and not node.children and node.leases == 1:
             node.ids += ids
             node.blocks = node.blocks + blocks
             node.depth += len(blocks)
+            if prints is not None and node.prints is not None:
+                node.prints += prints
             self._locked += len(blocks)
             return node
         child = Node(node, ids, list(blocks))
         child.last = node.last
         child.priority = node.priority
+        child.protected, child.prints = protected, prints
         node.add_child(ids[: self._block_bytes], child)
         if node.stamp:
-            self._queue.discard(node)
+            self._order.discard(node)
         return child
 
     def _cut(self, node: Node, count: int) -> int:
@@ -441,6 +490,12 @@ class RadixTree:
             depth = node.depth - len(gone)
             self.events.add(CacheEvent("removed", self._namespaces[id(node.root)], depth, tuple(gone), ids))
         self.pool.discard(gone)
+        if not node.protected:
+            self._order.on_probation -= len(gone)
+        if node.prints is not None:
+            for fingerprint in node.prints[keep:]:
+                self._order.shadows.add(fingerprint)
+            del node.prints[keep:]
         if keep:
             node.blocks = node.blocks[:keep]
             node.ids = node.ids[: keep * self._block_bytes]
@@ -448,7 +503,7 @@ class RadixTree:
             return len(gone)
         parent = node.parent
         assert parent is not None
-        self._queue.discard(node)
+        self._order.discard(node)
         parent.remove_child(node.ids[: self._block_bytes])
         node.parent = None
         parent.last = max(parent.last, node.last)
@@ -457,7 +512,7 @@ class RadixTree:
             if parent.parent is None:
                 self._drop_root(parent)
             else:
-                self._queue.push(parent)
+                self._order.push(parent)
         return len(gone)
 
     def _drop_root(self, root: Node) -> None:

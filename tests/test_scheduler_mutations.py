@@ -36,7 +36,7 @@ def missing_lock(patch: Patch) -> None:
     def faulty(self: RadixTree, node: Node) -> None:
         node.leases += 1
         self._locked += len(node.blocks) if node.leases == 1 else 0
-        self._queue.discard(node)
+        self._order.discard(node)
 
     patch.setattr(RadixTree, "_lock", faulty)
 
@@ -161,7 +161,7 @@ def locked_leaf_evicted(patch: Patch) -> None:
     def faulty(self: RadixTree, node: Node) -> None:
         original(self, node)
         if node.leases and not node.children and node.parent is not None:
-            self._queue.push(node)
+            self._order.push(node)
 
     patch.setattr(RadixTree, "_unlock", faulty)
 
