@@ -9,6 +9,7 @@ from ramet.runtime.protocol.messages import ConstraintSpec, Drop, ToFrontend, To
 
 from .admission import Lengths
 from .branch import Branch, Request, Row
+from .groups import Grouping
 from .memory import Memory
 from .queue import BranchQueue
 from .stats import Counters
@@ -46,6 +47,7 @@ class Books:
         self.outbox: list[tuple[bytes, ToFrontend]] = []
         self.to_worker: list[ToWorker] = []
         """What goes to the worker with, or without, the next plan."""
+        self.grouping = Grouping()
         self.step = 0
         self.rows_made = 0
         self.arrivals = 0

@@ -141,6 +141,11 @@ class Branch:
         """Longest that it can become."""
         return max(self.n_prompt + self.limits.max_tokens, self.length)
 
+    @property
+    def cached_at_first(self) -> int:
+        """Prompt ids that its first admission found in the cache."""
+        return self.inherited.cached if self.inherited is not None and self.inherited.prompt else self.cached
+
     def usage(self) -> Usage:
         """What this branch is charged: the prompt of a request is counted in its first choice, and once in a life."""
         cached, computed = (self.cached, self.computed) if self.choice == 0 else (0, 0)

@@ -8,7 +8,6 @@ from ramet.runtime.protocol.messages import PlanRow, StepPlan, ToWorker
 
 from .books import Books
 from .branch import Row
-from .groups import shared_groups
 
 
 @dataclass(slots=True)
@@ -64,6 +63,6 @@ class Draft:
             row.flight.append((books.step, entry.ceiling))
             row.ahead += entry.ceiling
         rows = [entry.row for entry in self._entries.values()]
-        groups = shared_groups(rows, memory.block_size) if books.config.switches.grouping and len(rows) > 1 else ()
+        groups = books.grouping.of(rows, memory.block_size) if books.config.switches.grouping and len(rows) > 1 else ()
         memory.sent(books.step, rows)
         return before, StepPlan(books.step, tuple(planned), tuple(copies), groups)

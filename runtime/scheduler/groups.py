@@ -20,12 +20,22 @@ SEGMENT = 64
 """Tokens per attention segment (see ``ramet.kernels.ops.SEGMENT``, which this folder must not import)."""
 
 
-def shared_groups(rows: Sequence[Row], block_size: int) -> tuple[Group, ...]:
-    """Groups over the stored, already computed part of each row's table."""
-    groups: list[Group] = []
-    usable = [(row, min(row.stored * block_size, row.computed) // SEGMENT) for row in rows]
-    _split([entry for entry in usable if entry[1] > 0], 0, block_size, groups)
-    return tuple(groups)
+class Grouping:
+    """Groups of a plan's rows. What was found last is used again while the same rows have the same whole segments."""
+
+    def __init__(self) -> None:
+        self._key: tuple[int, ...] = ()
+        self._groups: tuple[Group, ...] = ()
+
+    def of(self, rows: Sequence[Row], block_size: int) -> tuple[Group, ...]:
+        """Over the stored part of each row's table, which is computed and names one block per prefix."""
+        segments = [row.stored * block_size // SEGMENT for row in rows]
+        key = (*(row.id for row in rows), *segments)
+        if key != self._key:
+            groups: list[Group] = []
+            _split([entry for entry in zip(rows, segments, strict=True) if entry[1] > 0], 0, block_size, groups)
+            self._key, self._groups = key, tuple(groups)
+        return self._groups
 
 
 def _last_block(row: Row, segment: int, block_size: int) -> int:

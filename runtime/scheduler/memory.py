@@ -45,6 +45,8 @@ class Memory:
         self._pins: dict[int, list[Hold]] = {}
         self._orphans: set[int] = set()
         """Pinned blocks whose owner is gone."""
+        self.departures = 0
+        """Times that something was given up: until the next one, who found no room finds none."""
         self._owners: dict[int, Row] = {}
         """Rows whose prefix is pending, by the serial of their lease."""
 
@@ -244,6 +246,7 @@ class Memory:
             self._free(blocks)
 
     def _tear_down(self, row: Row) -> None:
+        self.departures += 1
         if row.hold is not None:
             self._let_go(row.hold)
             row.hold = None

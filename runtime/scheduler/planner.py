@@ -24,6 +24,7 @@ class Planner:
     def __init__(self, books: Books, lifecycle: Lifecycle) -> None:
         self._books = books
         self._life = lifecycle
+        self._refused: tuple[int, int, int] = (0, 0, 0)
 
     def plan(self) -> tuple[list[ToWorker], StepPlan] | None:
         """The next plan, booked as sent; None if there is nothing to do now."""
@@ -162,7 +163,19 @@ class Planner:
         return True
 
     def _fits(self, branch: Branch, match: Match, memory: Memory) -> bool:
-        """Whether the batch with the newcomer stays within the pool to the end of every row."""
+        """Whether the batch with the newcomer stays within the pool to the end of every row.
+
+        Time changes nothing in that: rows grow as foreseen. So a refusal holds until somebody leaves.
+        """
+        state = (id(branch), memory.departures, match.tokens)
+        if state == self._refused:
+            return False
+        if self._peak_fits(branch, match, memory):
+            return True
+        self._refused = state
+        return False
+
+    def _peak_fits(self, branch: Branch, match: Match, memory: Memory) -> bool:
         books, size = self._books, memory.block_size
         demands: list[Demand] = []
         own = 0

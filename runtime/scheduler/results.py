@@ -107,7 +107,7 @@ class Results:
                 report.ids,
                 report.forced,
                 report.logprobs,
-                branch.request.branches[0].usage().cached if branch.choice else branch.usage().cached,
+                branch.request.branches[0].cached_at_first,
             ),
         )
 
