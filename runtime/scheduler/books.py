@@ -29,7 +29,7 @@ class Books:
         self.counters = Counters()
         self.lengths = Lengths()
         self.memory: Memory | None = None
-        self.queue = BranchQueue()
+        self.queue = BranchQueue(config.switches.order, config.max_overtakes)
         self.running: dict[int, Row] = {}
         self.returning: dict[int, Row] = {}
         """Rows that were pushed back while a sent plan names them: their branches requeue when it lands."""

@@ -101,9 +101,9 @@ class Branch:
     sampled: int = 0
     inherited: Usage | None = None
     """Of a resend: its usage before the scheduler's death."""
+    cached_hint: int = 0
+    """Tokens that it found in the cache when the queue looked last."""
     waiting_on: Row | None = None
-    passed: int = 0
-    """How many later branches were admitted before it."""
 
     @property
     def ref(self) -> BranchRef:
@@ -116,6 +116,10 @@ class Branch:
     @property
     def generated(self) -> int:
         return self.length - self.n_prompt
+
+    @property
+    def arrival(self) -> tuple[int, int]:
+        return (self.request.seq, self.choice)
 
     @property
     def order(self) -> tuple[int, int, int]:

@@ -207,6 +207,9 @@ class Intake:
         request.branches.append(branch)
         request.open += 1
         self._books.register(branch)
+        self._books.queue.shares.enter(request.namespace.tenant)
+        if self._books.memory is not None and self._books.config.switches.order == "cache-aware":
+            branch.cached_hint = self._books.memory.match(branch, bytes(branch.ids)).tokens
         self._books.queue.add(branch)
 
     def _adopt(self, branch: Branch, parent: Branch, at: int) -> None:

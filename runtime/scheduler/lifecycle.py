@@ -40,6 +40,7 @@ class Lifecycle:
         self.leave_parent(branch)
         self._park_or_leave(branch)
         request.open -= 1
+        books.queue.shares.leave(request.namespace.tenant)
         books.counters.finished += 1
         if request.is_score:
             self._finish_score(request, reason, message)

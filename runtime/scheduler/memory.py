@@ -265,6 +265,7 @@ class Memory:
         self.pool.free(block for block in blocks if block not in self._pins)
 
     def _let_go(self, hold: Hold) -> None:
+        self.departures += 1
         if hold.lease is not None:
             self.tree.release(hold.lease)
             return

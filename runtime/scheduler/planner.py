@@ -6,16 +6,20 @@ the worker) knows only upper bounds, so it names ceilings.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ramet.radix import Match
 from ramet.runtime.protocol.messages import Constraint, RowStart, StepPlan, ToWorker
 
-from .admission import Demand, demand_of, fits
+from .admission import demand_of, fits
 from .books import Books
 from .branch import Branch, Row, State
 from .draft import Draft
 from .lifecycle import Lifecycle
 from .memory import Memory
 
+_LOOKS = 4
+"""Rounds of looking for who finds most in the cache, per admission."""
 SOLO_BLAME = 2
 """Crashes after which a branch runs alone."""
 
@@ -24,7 +28,8 @@ class Planner:
     def __init__(self, books: Books, lifecycle: Lifecycle) -> None:
         self._books = books
         self._life = lifecycle
-        self._refused: tuple[int, int, int] = (0, 0, 0)
+        self._full = (-1, -1)
+        """(version of the queue, departures) when the next in the queue found no room."""
 
     def plan(self) -> tuple[list[ToWorker], StepPlan] | None:
         """The next plan, booked as sent; None if there is nothing to do now."""
@@ -108,10 +113,7 @@ class Planner:
         below = [row for row in self._books.running.values() if row.branch.order > needy.branch.order]
         if not below:
             return None
-        return min(
-            below,
-            key=lambda row: (row.branch.priority, row.computed - row.matched * block_size, -row.branch.request.seq),
-        )
+        return min(below, key=lambda row: _cost(row, block_size))
 
     def push_back(self, row: Row, draft: Draft) -> None:
         draft.remove(row)
@@ -130,18 +132,69 @@ class Planner:
 
     def _admit(self, draft: Draft, memory: Memory) -> None:
         books = self._books
-        while draft.budget > 0 and len(books.running) < books.config.max_rows:
-            branch = books.queue.first()
-            if branch is None:
+        while draft.budget > 0:
+            state = (books.queue.version, memory.departures)
+            if state == self._full:
                 return
-            ids = bytes(branch.ids)
-            match = memory.match(branch, ids)
+            picked = self._pick(memory)
+            if picked is None:
+                return
+            branch, ids, match = picked
             if self._waits(branch, match, memory):
                 continue
-            if books.running and not self._fits(branch, match, memory):
+            if not self._has_room(branch, match, memory):
+                if self._displace(branch, match, draft, memory):
+                    continue
+                self._full = (books.queue.version, memory.departures)
                 return
             if not self._seat(branch, ids, match, draft, memory):
                 return
+
+    def _pick(self, memory: Memory) -> tuple[Branch, bytes, Match] | None:
+        """Of the candidates the one that finds most in the cache; the first of them in doubt.
+
+        What is found is noted, and with that the next candidates may be others: those that were remembered to find
+        more than this one does now.
+        """
+        queue = self._books.queue
+        best: tuple[Branch, bytes, Match] | None = None
+        most = -1
+        looked: set[int] = set()
+        for _ in range(_LOOKS):
+            candidates = [branch for branch in queue.candidates() if id(branch) not in looked]
+            for branch in candidates:
+                looked.add(id(branch))
+                ids = bytes(branch.ids)
+                match = memory.match(branch, ids)
+                cached = match.tokens + (match.tail.tokens if match.tail else 0)
+                queue.note(branch, cached)
+                if cached > most:
+                    best, most = (branch, ids, match), cached
+            if not candidates or self._books.config.switches.order != "cache-aware":
+                break
+        return best
+
+    def _has_room(self, branch: Branch, match: Match, memory: Memory) -> bool:
+        books = self._books
+        if len(books.running) >= books.config.max_rows:
+            return False
+        return not books.running or self._fits(branch, match, memory, books.running.values())
+
+    def _displace(self, branch: Branch, match: Match, draft: Draft, memory: Memory) -> bool:
+        """Push back a row of lower priority, if that makes room for ``branch``; True if it is to be tried again now."""
+        books = self._books
+        if books.returning:
+            return False
+        lower = [row for row in books.running.values() if row.branch.priority < branch.priority]
+        if not lower:
+            return False
+        others = [row for row in books.running.values() if row.branch.priority >= branch.priority]
+        if others and not self._fits(branch, match, memory, others):
+            return False
+        victim = min(lower, key=lambda row: _cost(row, memory.block_size))
+        flying = bool(victim.flight)
+        self.push_back(victim, draft)
+        return not flying
 
     def _waits(self, branch: Branch, match: Match, memory: Memory) -> bool:
         """Wait, holding nothing, for a prefix that somebody is computing already."""
@@ -162,27 +215,14 @@ class Planner:
             owner.branch.priority = branch.priority
         return True
 
-    def _fits(self, branch: Branch, match: Match, memory: Memory) -> bool:
-        """Whether the batch with the newcomer stays within the pool to the end of every row.
+    def _fits(self, branch: Branch, match: Match, memory: Memory, rows: Collection[Row]) -> bool:
+        """Whether a batch of ``rows`` with the newcomer stays within the pool to the end of every row.
 
         Time changes nothing in that: rows grow as foreseen. So a refusal holds until somebody leaves.
         """
-        state = (id(branch), memory.departures, match.tokens)
-        if state == self._refused:
-            return False
-        if self._peak_fits(branch, match, memory):
-            return True
-        self._refused = state
-        return False
-
-    def _peak_fits(self, branch: Branch, match: Match, memory: Memory) -> bool:
         books, size = self._books, memory.block_size
-        demands: list[Demand] = []
-        own = 0
-        for row in books.running.values():
-            demand = demand_of(row.branch, row, 0, books.lengths.remaining(row.branch), size)
-            demands.append(demand)
-            own += len(row.table) - row.matched
+        demands = [demand_of(row.branch, row, 0, books.lengths.remaining(row.branch), size) for row in rows]
+        own = sum(len(row.table) - row.matched for row in books.running.values())
         for parked in books.parked.values():
             if parked.row is not None:
                 own += len(parked.row.table) - parked.row.matched
@@ -202,9 +242,11 @@ class Planner:
             branch.row = None
         else:
             return False
-        books.queue.remove(branch)
+        if books.queue.admit(branch):
+            books.counters.overtakes += 1
         branch.state = State.RUNNING
         books.running[row.id] = row
+        books.queue.shares.charge(branch.request.namespace.tenant, max(branch.n_prompt - row.computed, 0))
         memory.announce(row, ids)
         self._count_admission(branch, row)
         self._life.leave_parent(branch)
@@ -231,7 +273,7 @@ class Planner:
             parked = next(iter(books.parked.values()), None)
             if parked is not None:
                 self._life.demote(parked)
-            elif (branch := books.queue.first()) is not None:
+            elif (branch := next(iter(books.queue), None)) is not None:
                 needed = -(-branch.length // memory.block_size)
                 self._life.finish(
                     branch,
@@ -303,3 +345,8 @@ class Planner:
     def is_counted(branch: Branch) -> bool:
         """Whether the branch's prompt belongs to the totals: once per request and life."""
         return branch.choice == 0 and not (branch.inherited is not None and branch.inherited.prompt)
+
+
+def _cost(row: Row, block_size: int) -> tuple[int, int, int]:
+    """What pushing a row back costs: its priority first, then what is to be computed again, the latest in doubt."""
+    return (row.branch.priority, row.computed - row.matched * block_size, -row.branch.request.seq)

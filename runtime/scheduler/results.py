@@ -93,6 +93,7 @@ class Results:
         sampled = len(report.ids) // ID_BYTES - forced
         branch.forced += forced
         branch.sampled += sampled
+        books.queue.shares.charge(branch.request.namespace.tenant, forced + sampled)
         books.counters.forced += forced
         books.counters.sampled += sampled
         if branch.blame:

@@ -30,10 +30,9 @@ from ramet.runtime.protocol.messages import (
 
 from .core import Scheduler
 from .trace import TraceRequest, Vocabulary
-from .virtual import Speed, VirtualWorker
+from .virtual import SCORED_KEY, Speed, VirtualWorker
 
 CLIENT = b"trace"
-_SCORED_KEY = (1 << 64) - 1
 
 
 class SimulationStuck(RuntimeError):
@@ -162,7 +161,7 @@ def _submit(replay: _Replay, index: int) -> None:
     request = replay.requests[index]
     ids = replay.vocabulary.ids(request.prompt)
     tokens = request.tokens
-    key = _SCORED_KEY if request.score else replay.vocabulary.base(f"out {index}")
+    key = SCORED_KEY if request.score else replay.vocabulary.base(f"out {index}")
     replay.progress[index] = _Progress(max(replay.now, request.at if not replay.options.concurrency else 0.0))
     replay.progress[index].left = request.n
     replay.open += 1

@@ -24,6 +24,8 @@ from ramet.runtime.protocol.messages import (
 
 from .branch import ID_BYTES
 
+SCORED_KEY = (1 << 64) - 1
+"""Sampling key of a request that only scores."""
 _ID = struct.Struct("<i")
 _LENGTH = RowEnd("length")
 
@@ -86,7 +88,7 @@ class VirtualWorker:
                     message.computed,
                     list(message.blocks),
                     message.n_prompt + message.limits.max_tokens,
-                    message.sampling.key,
+                    _first_id(message.sampling.key),
                     message.logits_from,
                 )
             elif isinstance(message, Drop):
@@ -164,12 +166,19 @@ class VirtualWorker:
 
     def _note(self, row: _Row) -> None:
         last = -(-row.computed // self._size)
-        self._fingerprint(row, last)
+        self._fingerprint(row, last - 1)
         size = self._bytes
         for index in range(row.written, last):
             stop = min((index + 1) * size, row.computed * ID_BYTES)
             self._content[row.table[index]] = (row.prints[index], bytes(row.ids[index * size : stop]))
         row.written = row.computed // self._size
+
+
+def _first_id(key: int) -> int:
+    """Keys of further choices are hashes: they are folded above the ids of names."""
+    if key == SCORED_KEY:
+        return -1
+    return key if key < 1 << 30 else key & ((1 << 30) - 1) | 1 << 30
 
 
 _SCORE = TokenLogprob(0.0, 0.0)
