@@ -186,7 +186,11 @@ _WIDTH = {1: 0, 2: 1, 5: 1, 4: 2, 25: 2, 8: 3, 125: 3}
 
 
 def multiples(step: Fraction) -> Lang | None:
-    """Every spelling of a multiple, where the last digits decide it (1, 2, 5, 10, 25, 0.01, 0.5, ...); else None."""
+    """Every spelling of a multiple, where the last digits decide it (1, 2, 5, 10, 25, 0.01, 0.5, ...), or the last
+    digits and the sum of digits (3, 6, 12, 15, ...); else None."""
+    if step.denominator == 1 and step.numerator % 3 == 0:
+        rest = multiples(step / 3)
+        return None if rest is None or step.numerator % 9 == 0 else both((rest, _THREES))
     shift = 0
     while step.denominator != 1 and shift > -6:
         step, shift = step * 10, shift - 1
@@ -200,6 +204,25 @@ def multiples(step: Fraction) -> Lang | None:
         return seq((rep(_MINUS, 0, 1), whole, rep(_NO_FRACTION, 0, 1)))
     magnitude = _fractional_multiples(step.numerator, width, -shift)
     return None if magnitude is None else seq((rep(_MINUS, 0, 1), magnitude))
+
+
+def _of_rest(rest: int) -> Lang:
+    return Chars(charset((0x30 + digit, 0x30 + digit) for digit in range(rest, 10, 3)))
+
+
+def _threes() -> Lang:
+    """Digits whose sum is a multiple of 3: the automaton of three states, written out."""
+    none, one, two = map(_of_rest, range(3))
+    stay = rep(none, 0, None)
+    back = alt((seq((one, stay, two)), none))
+    away = alt((two, seq((one, stay, one))))
+    loop = rep(alt((none, seq((two, stay, one)))), 0, None)
+    home = alt((one, seq((two, stay, two))))
+    digits = rep(alt((back, seq((away, loop, home)))), 1, None)
+    return seq((rep(_MINUS, 0, 1), digits, rep(_NO_FRACTION, 0, 1)))
+
+
+_THREES = _threes()
 
 
 def _positive_multiples(step: int, width: int) -> Lang:

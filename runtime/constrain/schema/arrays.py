@@ -80,6 +80,7 @@ class ArrayBranch:
         return self.high is None or self.low <= self.high
 
     def absorb(self, lit: Literal, scopes: Scopes = ()) -> bool:
+        lit = self.context.first(lit)
         if (lit, scopes) in self.seen:
             return True
         if any((lit ^ 1, other) in self.seen for other in {scopes, ()}):

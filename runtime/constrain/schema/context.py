@@ -30,6 +30,25 @@ _BY_NAME = {
 }
 
 
+_MAPS = frozenset(("properties", "patternProperties", "dependentSchemas", "dependencies"))
+_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems", "items"))
+_NODES = frozenset(
+    (
+        "items",
+        "additionalItems",
+        "additionalProperties",
+        "propertyNames",
+        "contains",
+        "not",
+        "if",
+        "then",
+        "else",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    )
+)
+
+
 class Context:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -42,6 +61,8 @@ class Context:
         """Whether some array or object satisfies all literals (set by ``values``, which knows the branches)."""
         self._constants: dict[Json, Literal] = {}
         self._possible: dict[Conjunction, bool] = {}
+        self._first: dict[int, int] = {}
+        self._by_content: dict[object, int] = {}
         self._pairs: dict[tuple[int, int, Kinds], bool] = {}
         self._kinds: dict[Literal, Kinds] = {}
         self._scopes = 0
@@ -65,14 +86,52 @@ class Context:
                 found[lit] = None
         return tuple(found)
 
+    def first(self, lit: Literal) -> Literal:
+        """The literal of the first node that says the same."""
+        return 2 * self._same(self.graph.by_index[lit >> 1]) | lit & 1
+
+    def _same(self, node: Node) -> int:
+        """Index of the first node that says the same: schemas are often written many times."""
+        found = self._first.get(node.index)
+        if found is None:
+            self._first[node.index] = node.index  # while it is being worked out: the same as itself alone
+            found = self._by_content.setdefault((node.draft, node.scope, self._content(node)), node.index)
+            self._first[node.index] = found
+        return found
+
+    def _content(self, node: Node) -> object:
+        schema = node.schema
+        if isinstance(schema, bool):
+            return schema
+        return tuple((word, self._said(node, word, schema[word])) for word in schema if word in KEYWORDS)
+
+    def _said(self, node: Node, word: str, value: Json) -> object:
+        if word == "$ref":
+            return self._same(self.graph.resolve(node, value))
+        if word in _MAPS and isinstance(value, dict):
+            return tuple(
+                (name, self._same(self.graph.child(node, word, name)) if _is_schema(child) else repr(child))
+                for name, child in value.items()
+            )
+        if word in _LISTS and isinstance(value, list):
+            return tuple(
+                self._same(self.graph.child(node, word, index)) if _is_schema(child) else repr(child)
+                for index, child in enumerate(value)
+            )
+        if word in _NODES and _is_schema(value):
+            return self._same(self.graph.child(node, word))
+        return repr(value)
+
     def _target(self, lit: Literal) -> Literal:
         for _ in range(32):
             node = self.graph.by_index[lit >> 1]
             schema = node.schema
-            if isinstance(schema, bool) or "$ref" not in schema:
+            if isinstance(schema, bool):
                 return lit
+            if "$ref" not in schema:
+                return 2 * self._same(node) | lit & 1
             if node.draft > 7 and len(KEYWORDS.intersection(schema)) > 1:
-                return lit
+                return 2 * self._same(node) | lit & 1
             lit = positive(self.facts(node).refs[0]) | (lit & 1)
         return lit
 
@@ -85,6 +144,10 @@ class Context:
         return found
 
     # ------------------------------------------------------------ emptiness, quickly
+
+    def implied(self, lits: Conjunction, lit: Literal) -> bool:
+        """Whether every value that satisfies ``lits`` is known to satisfy the literal, too."""
+        return lit in lits or not self.possible((*lits, lit ^ 1))
 
     def possible(self, lits: Iterable[Literal]) -> bool:
         """False only if no value at all satisfies the literals; arrays and objects are judged by their type."""
@@ -152,6 +215,8 @@ class Context:
         return EVERY
 
     def _is_possible(self, lits: Conjunction) -> bool:
+        if any(lit ^ 1 in lits for lit in lits):
+            return False
         kinds = self.kinds(lits)
         if kinds & (OBJECT | ARRAY):
             return True
@@ -197,6 +262,10 @@ def _kind(value: Json) -> Kinds:
     if isinstance(value, list):
         return ARRAY
     return _kinds_of_types(types_of(value))
+
+
+def _is_schema(value: Json) -> bool:
+    return isinstance(value, (dict, bool))
 
 
 def _kinds_of_types(types: Iterable[str]) -> Kinds:

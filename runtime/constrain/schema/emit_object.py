@@ -38,8 +38,8 @@ class Member:
 
 def write_object(emitter: Emitter, name: str, shape: ObjectShape) -> None:
     keys = [key for key, value in shape.keys.items() if emitter.alive(value)]
-    plain = not shape.clauses and shape.low == 0 and shape.high is None and not shape.flags
-    if not plain and not keys and not shape.flags and not shape.clauses:
+    plain = not shape.clauses and shape.low == 0 and shape.high is None and not shape.duties
+    if not plain and not keys and not shape.duties and not shape.clauses:
         write_map(emitter, name, shape)
     elif _in_any_order(emitter.order, shape, keys):
         AnyOrder(emitter, name, shape, keys).write()
@@ -54,7 +54,7 @@ def write_object(emitter: Emitter, name: str, shape: ObjectShape) -> None:
 def _in_any_order(order: Order, shape: ObjectShape, keys: list[str]) -> bool:
     """Objects with too many keys for the parameter keep the order of the document."""
     counted = counted_to(shape) if shape.classes else 0
-    return order == "any" and bool(keys) and len(keys) + len(shape.flags) + counted <= BITS
+    return order == "any" and bool(keys) and len(keys) + len(shape.duties) + counted <= BITS
 
 
 def counted_to(shape: ObjectShape) -> int:
@@ -76,15 +76,19 @@ def other_member(emitter: Emitter, lang: Lang, value: str, hits: tuple[int, ...]
     return Member(None, head, comma_head, value, hits)
 
 
+def named_members(emitter: Emitter, shape: ObjectShape, key: str) -> Iterator[Member]:
+    """The ways to write a member with a name."""
+    for way in shape.ways[key]:
+        if emitter.alive(way.value):
+            yield named_member(emitter, key, emitter.symbol(way.value), way.hits)
+
+
 def other_members(emitter: Emitter, shape: ObjectShape) -> Iterator[Member]:
-    """Members with keys of a class, plain ones first."""
-    for item in shape.classes:
-        if emitter.alive(item.value):
-            yield other_member(emitter, item.lang, emitter.symbol(item.value))
-    for index, flag in enumerate(shape.flags):
-        for position, value in flag.classes.items():
-            if emitter.alive(value):
-                yield other_member(emitter, shape.classes[position].lang, emitter.symbol(value), (index,))
+    """The ways to write members with keys of a class."""
+    for item, ways in zip(shape.classes, shape.class_ways, strict=True):
+        for way in ways:
+            if emitter.alive(way.value):
+                yield other_member(emitter, item.lang, emitter.symbol(way.value), way.hits)
 
 
 def _write_plain(emitter: Emitter, name: str, shape: ObjectShape, keys: list[str]) -> None:
@@ -141,7 +145,7 @@ class AnyOrder:
     """The closing brace is the end of each parametric rule: the engine misjudges conditional rules that may be empty.
 
     Bit i: key i is there, required keys first; then, where the number of members matters, a counter of the other keys,
-    so that the bits set are as many as the members; then one bit per flag.
+    so that the bits set are as many as the members; then one bit per duty, set when a member does it.
     """
 
     def __init__(self, emitter: Emitter, name: str, shape: ObjectShape, keys: list[str]) -> None:
@@ -153,7 +157,7 @@ class AnyOrder:
         self.required = len(shape.required)
         self.extra = Unary(len(keys), counted_to(shape) if shape.classes else 0)
         self.members = f"[0:{self.extra.stop}]"
-        self.flag = {index: self.extra.stop + index for index in range(len(shape.flags))}
+        self.done = {index: self.extra.stop + index for index in range(len(shape.duties))}
         if shape.high is not None and shape.clauses:
             raise ConstraintTooComplex("an object whose keys depend on each other and are limited in number")
 
@@ -166,18 +170,15 @@ class AnyOrder:
             grammar.define(f"{own}::_", " | ".join(options))
 
     def _members(self) -> Iterator[Member]:
-        emitter, shape = self.emitter, self.shape
-        for key in (key for key in shape.keys if key in self.bit):
-            yield named_member(emitter, key, emitter.symbol(shape.keys[key]))
-            for index, flag in enumerate(shape.flags):
-                if key in flag.keys and emitter.alive(flag.keys[key]):
-                    yield named_member(emitter, key, emitter.symbol(flag.keys[key]), (index,))
-        yield from other_members(emitter, shape)
+        for key in self.shape.keys:
+            if key in self.bit:
+                yield from named_members(self.emitter, self.shape, key)
+        yield from other_members(self.emitter, self.shape)
 
     def _written(self, item: Member, first: bool) -> Iterator[str]:
         bits = 0 if item.key is None else 1 << self.bit[item.key]
         for index in item.hits:
-            bits |= 1 << self.flag[index]
+            bits |= 1 << self.done[index]
         allowed = self._allowed(item)
         for conditions, more in raised([self.extra] if item.key is None else []):
             target = call(f"{self.name}n", bits | more)
@@ -193,8 +194,20 @@ class AnyOrder:
                     others = [other for other, _ in clause if other != key]
                     if all(other in self.bit for other in others):
                         conditions.append(fold("or", [f"bit_clear({self.bit[other]})" for other in others]))
+            conditions += self._duties_possible(key, item.hits)
         if self.shape.high is not None:
             conditions.append(self._room(self.shape.high, key in self.shape.required))
+        return conditions
+
+    def _duties_possible(self, key: str, hits: tuple[int, ...]) -> list[str]:
+        """Writing ``key`` leaves a way to do each duty that it does not do: a key that is not there yet."""
+        conditions = []
+        for index, absent in enumerate(self.shape.duties):
+            doers = {name for name in self.bit if any(index in way.hits for way in self.shape.ways[name])} | absent
+            by_class = any(index in way.hits for ways in self.shape.class_ways for way in ways)
+            if index not in hits and not by_class and key in doers:
+                rest = [f"bit_clear({self.bit[name]})" for name in sorted(doers - {key}) if name in self.bit]
+                conditions.append(fold("or", [f"bit_set({self.done[index]})", *rest]))
         return conditions
 
     def _room(self, high: int, is_required: bool) -> str:
@@ -215,7 +228,10 @@ class AnyOrder:
             conditions.append(f"is_ones([0:{self.required}])")
         if self.shape.low:
             conditions.append(f"bit_count_ge({self.members}, {self.shape.low})")
-        conditions += [f"bit_set({bit})" for bit in self.flag.values()]
+        for index, absent in enumerate(self.shape.duties):
+            if all(name in self.bit for name in absent):
+                missing = [f"bit_clear({self.bit[name]})" for name in sorted(absent)]
+                conditions.append(fold("or", [f"bit_set({self.done[index]})", *missing]))
         for clause in self.shape.clauses:
             if any(sign for _, sign in clause) and not any(not sign and key not in self.bit for key, sign in clause):
                 signs = [(self.bit[key], sign) for key, sign in sorted(clause) if key in self.bit]
@@ -225,6 +241,9 @@ class AnyOrder:
 
 def write_map(emitter: Emitter, name: str, shape: ObjectShape) -> None:
     """An object without named keys, whose members are counted."""
+    if shape.high == 0:
+        emitter.grammar.define(name, '"{" "}"')
+        return
     width = counted_to(shape).bit_length()
     span = f"[0:{width}]"
     end = condition([f"ge({span}, {shape.low})"] if shape.low else [])

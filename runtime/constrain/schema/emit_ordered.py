@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ramet.runtime.constrain.schema.clauses import Clause
-from ramet.runtime.constrain.schema.emit_object import Member, counted_to, named_member, other_members
+from ramet.runtime.constrain.schema.emit_object import Member, counted_to, named_members, other_members
 from ramet.runtime.constrain.schema.object_shape import ObjectShape
 from ramet.runtime.constrain.schema.parameter import BITS, Unary, call, condition, fold, raised
 from ramet.runtime.protocol.errors import ConstraintTooComplex
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ordered:
-    """Bits: one per key that some clause names, a counter of members, one per flag, and one for "not the first".
+    """Bits: one per key that some clause names, a counter of members, one per duty, and one for "not the first".
 
     The clauses are closed under resolution: each is checked at the last of its keys, and then none runs into a wall.
     """
@@ -26,11 +26,11 @@ class Ordered:
         self.name = name
         self.shape = shape
         self.keys = keys
-        tied = {key for clause in shape.clauses for key, _ in clause}
+        tied = {key for clause in shape.clauses for key, _ in clause}.union(*shape.duties)
         self.bit = {key: index for index, key in enumerate(key for key in keys if key in tied)}
         self.counter = Unary(len(self.bit), counted_to(shape))
-        self.flag = {index: self.counter.stop + index for index in range(len(shape.flags))}
-        self.started = self.counter.stop + len(self.flag)
+        self.done = {index: self.counter.stop + index for index in range(len(shape.duties))}
+        self.started = self.counter.stop + len(self.done)
         if self.started >= BITS:
             raise ConstraintTooComplex("an object with too many keys that depend on each other")
         if shape.high is not None and shape.clauses:
@@ -42,7 +42,7 @@ class Ordered:
         for index, key in enumerate(self.keys):
             target = f"{name}k{index + 1}"
             options: list[str] = []
-            for member in self._ways(key):
+            for member in named_members(self.emitter, shape, key):
                 options += self._written(member, target, self._allowed(key, index, member))
             if key not in shape.required:
                 options.append(f"{target}::_{condition(self._skippable(key, index))}")
@@ -55,21 +55,13 @@ class Ordered:
         options.append(f'"}}"{condition(self._end())}')
         grammar.define(f"{last}::_", " | ".join(options))
 
-    def _ways(self, key: str) -> list[Member]:
-        emitter, shape = self.emitter, self.shape
-        ways = [named_member(emitter, key, emitter.symbol(shape.keys[key]))]
-        for index, flag in enumerate(shape.flags):
-            if key in flag.keys and emitter.alive(flag.keys[key]):
-                ways.append(named_member(emitter, key, emitter.symbol(flag.keys[key]), (index,)))
-        return ways
-
     def _written(self, member: Member, target: str, conditions: list[str]) -> Iterator[str]:
         """With and without the comma in front."""
         bits = 1 << self.started
         if member.key in self.bit:
             bits |= 1 << self.bit[member.key]
         for index in member.hits:
-            bits |= 1 << self.flag[index]
+            bits |= 1 << self.done[index]
         for counted, more in raised([self.counter]):
             after = call(target, bits | more)
             for first in (True, False):
@@ -105,7 +97,7 @@ class Ordered:
             later = sum(name in shape.required for name in self.keys[index + 1 :])
             room = shape.high - later
             conditions += self.counter.below(room)
-        conditions += self._flags_possible(index, member.hits)
+        conditions += self._duties_possible(index, member.hits, written=True)
         return conditions
 
     def _skippable(self, key: str, index: int) -> list[str]:
@@ -115,17 +107,31 @@ class Ordered:
         later = len(self.keys) - index - 1
         if shape.low and not shape.classes and shape.low > later:
             conditions += self.counter.at_least(shape.low - later)
-        conditions += self._flags_possible(index, ())
+        conditions += self._duties_possible(index, (), written=False)
         return conditions
 
-    def _flags_possible(self, index: int, hits: tuple[int, ...]) -> list[str]:
-        """Flags that nothing after ``index`` can set must be set by now."""
+    def _duties_possible(self, index: int, hits: tuple[int, ...], *, written: bool) -> list[str]:
+        """Duties that nothing after the key at ``index`` can do must be done by now."""
+        shape = self.shape
         conditions = []
-        for number, flag in enumerate(self.shape.flags):
-            later = any(name in flag.keys for name in self.keys[index + 1 :]) or flag.classes
-            if not later and number not in hits:
-                conditions.append(f"bit_set({self.flag[number]})")
+        for number, absent in enumerate(shape.duties):
+            if number in hits or (not written and self.keys[index] in absent):
+                continue
+            later = self.keys[index + 1 :]
+            by_later = any(name in absent or any(number in way.hits for way in shape.ways[name]) for name in later)
+            by_class = any(number in way.hits for ways in shape.class_ways for way in ways)
+            if not by_later and not by_class:
+                conditions.append(self._is_done(number, self.keys[:index]))
         return conditions
+
+    def _is_done(self, number: int, decided: list[str]) -> str:
+        absent = self.shape.duties[number]
+        missing = [f"bit_clear({self.bit[name]})" for name in decided if name in absent]
+        return fold("or", [f"bit_set({self.done[number]})", *missing])
 
     def _end(self) -> list[str]:
-        return self.counter.at_least(self.shape.low) + [f"bit_set({bit})" for bit in self.flag.values()]
+        conditions = self.counter.at_least(self.shape.low)
+        for number, absent in enumerate(self.shape.duties):
+            if all(name in self.bit for name in absent):
+                conditions.append(self._is_done(number, self.keys))
+        return conditions

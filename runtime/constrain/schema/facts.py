@@ -351,7 +351,7 @@ def _one(keyword: str, attribute: str, step: str | None = None) -> Read:
 
 def _many(keyword: str, attribute: str, step: str | None = None) -> Read:
     def read(reader: Reader, node: Node, facts: Facts, value: Json) -> None:
-        if value == []:
+        if value == [] and keyword != "prefixItems":
             raise _malformed(node, keyword, "a list of at least one schema")
         setattr(facts, attribute, reader.nodes(node, keyword, value))
         if step is not None:

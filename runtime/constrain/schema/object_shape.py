@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass
+from itertools import combinations, product
 
-from ramet.runtime.constrain.schema.clauses import Clause, absent, close, present
-from ramet.runtime.constrain.schema.context import Conjunction
+from ramet.runtime.constrain.schema.clauses import Clause, absent, close
+from ramet.runtime.constrain.schema.context import Conjunction, Context
 from ramet.runtime.constrain.schema.objects import Layer, ObjectBranch, Somewhere
 from ramet.runtime.constrain.schema.scalars import Literal
 from ramet.runtime.constrain.strings.lang import ANY, Lang, both, contains, literals, negate
@@ -16,6 +16,9 @@ from ramet.runtime.protocol.errors import ConstraintTooComplex
 
 PATTERNS = 7
 """Bound of the different key patterns of one object: their combinations are looked at one by one."""
+
+DEMANDS = 5
+"""Bound of the different demands on one value that alternatives make: their subsets are looked at one by one."""
 
 LISTED = 200
 """Bound of key names that are written out where propertyNames lists them."""
@@ -31,17 +34,21 @@ class KeyClass:
     value: Conjunction
 
 
-@dataclass(slots=True)
-class Flag:
-    """Something that at least one key must do: values of named keys, and of classes by index, that do it."""
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to write a member: its value, and the duties that this does."""
 
-    keys: dict[str, Conjunction] = field(default_factory=dict)
-    classes: dict[int, Conjunction] = field(default_factory=dict)
+    value: Conjunction
+    hits: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class ObjectShape:
-    """``clauses``: closed under resolution, units left out (they are in ``required``, or the key is gone)."""
+    """``clauses``: closed under resolution, units left out (they are in ``required``, or the key is gone).
+
+    ``duties``: each is done by a member written in a way that hits it, or by the absence of one of its keys.
+    ``ways`` and ``class_ways``: how the members of ``keys`` and ``classes`` may be written.
+    """
 
     keys: dict[str, Conjunction]
     required: frozenset[str]
@@ -49,15 +56,14 @@ class ObjectShape:
     clauses: list[Clause]
     low: int
     high: int | None
-    flags: list[Flag]
+    duties: list[frozenset[str]]
+    ways: dict[str, list[Way]]
+    class_ways: list[list[Way]]
 
     def children(self) -> Iterator[Conjunction]:
-        yield from self.keys.values()
-        for item in self.classes:
-            yield item.value
-        for flag in self.flags:
-            yield from flag.keys.values()
-            yield from flag.classes.values()
+        for ways in (*self.ways.values(), *self.class_ways):
+            for way in ways:
+                yield way.value
 
     def productive(self, known: set[Conjunction]) -> bool:
         if not all(self.keys[key] in known for key in self.required):
@@ -65,9 +71,14 @@ class ObjectShape:
         open_ended = any(item.value in known for item in self.classes)
         if not open_ended and sum(value in known for value in self.keys.values()) < self.low:
             return False
-        return all(
-            any(value in known for value in (*flag.keys.values(), *flag.classes.values())) for flag in self.flags
-        )
+        done = {
+            hit
+            for ways in (*self.ways.values(), *self.class_ways)
+            for way in ways
+            if way.value in known
+            for hit in way.hits
+        }
+        return all(absent or index in done for index, absent in enumerate(self.duties))
 
 
 def object_shape(branch: ObjectBranch) -> ObjectShape | None:
@@ -94,10 +105,11 @@ def object_shape(branch: ObjectBranch) -> ObjectShape | None:
     low = branch.low if branch.low > len(required) else 0
     if (high is not None and high < max(low, len(required))) or (not classes and len(keys) < low):
         return None
-    flags = [_flag(branch, somewhere, keys, classes, makers) for somewhere in branch.somewhere]
-    if not all(flag.keys or flag.classes for flag in flags):
-        return None
-    return ObjectShape(keys, required, classes, [c for c in closed if len(c) > 1], low, high, flags)
+    duties, ways, class_ways = _duties(branch, keys, required, gone, classes, makers)
+    rest = [clause for clause in closed if len(clause) > 1]
+    shape = ObjectShape(keys, required, classes, rest, low, high, duties, ways, class_ways)
+    done = {hit for every in (*ways.values(), *class_ways) for way in every for hit in way.hits}
+    return shape if all(absent or index in done for index, absent in enumerate(duties)) else None
 
 
 def _named(branch: ObjectBranch, layers: Iterable[Layer], names: Lang) -> list[str]:
@@ -107,9 +119,12 @@ def _named(branch: ObjectBranch, layers: Iterable[Layer], names: Lang) -> list[s
         found.update(dict.fromkeys(layer.properties))
     for clause in branch.clauses:
         found.update((key, None) for key, _ in sorted(clause))
-    for somewhere in branch.somewhere:
-        if somewhere.layer is not None:
-            found.update(dict.fromkeys(somewhere.layer.properties))
+    for duty in branch.duties:
+        found.update(dict.fromkeys(sorted(duty.absent)))
+        found.update((key, None) for key, _ in duty.values)
+        for somewhere in duty.somewhere:
+            if somewhere.layer is not None:
+                found.update(dict.fromkeys(somewhere.layer.properties))
     if branch.names:
         found.update(dict.fromkeys(finite(names, LISTED) or ()))
     return list(found)
@@ -124,7 +139,7 @@ def _classes(
     patterns: dict[Lang, None] = {}
     for layer in layers:
         patterns.update((pattern, None) for pattern, _ in layer.patterns)
-    for somewhere in branch.somewhere:
+    for somewhere in (item for duty in branch.duties for item in duty.somewhere):
         if somewhere.among is not None:
             patterns[somewhere.among] = None
         if somewhere.layer is not None:
@@ -159,37 +174,66 @@ def _class_value(layers: Iterable[Layer], matched: frozenset[Lang]) -> list[Lite
     return found
 
 
-def _flag(
+def _duties(
     branch: ObjectBranch,
-    somewhere: Somewhere,
     keys: dict[str, Conjunction],
+    required: frozenset[str],
+    gone: set[str],
     classes: list[KeyClass],
     makers: list[frozenset[Lang]],
-) -> Flag:
-    context = branch.context
-    flag = Flag()
+) -> tuple[list[frozenset[str]], dict[str, list[Way]], list[list[Way]]]:
+    """Duties that are not done already, and the ways to write members in view of them."""
+    open_duties = [duty for duty in branch.duties if not duty.absent & gone and all(key in keys for key in duty.absent)]
+    asked: dict[str, list[tuple[int, Literal | None]]] = {key: [] for key in keys}
+    class_asked: list[list[tuple[int, Literal | None]]] = [[] for _ in classes]
+    for index, duty in enumerate(open_duties):
+        for key, lit in duty.values:
+            if key in keys:
+                asked[key].append((index, lit))
+        for somewhere in duty.somewhere:
+            for key in keys:
+                if _concerns_key(somewhere, key):
+                    asked[key].append((index, somewhere.lit))
+            for position in range(len(classes)):
+                if _concerns_class(somewhere, makers[position]):
+                    class_asked[position].append((index, somewhere.lit))
+    return (
+        [duty.absent - required for duty in open_duties],
+        {key: _ways(branch.context, value, asked[key]) for key, value in keys.items()},
+        [_ways(branch.context, item.value, class_asked[place]) for place, item in enumerate(classes)],
+    )
 
-    def extended(value: Conjunction) -> Conjunction | None:
-        more = value if somewhere.lit is None else context.canonical((*value, somewhere.lit))
-        return more if context.possible(more) else None
 
-    for key, value in keys.items():
-        if somewhere.layer is not None:
-            applies = not somewhere.layer.matched(key)
+def _concerns_key(somewhere: Somewhere, key: str) -> bool:
+    if somewhere.layer is not None:
+        return not somewhere.layer.matched(key)
+    return somewhere.among is not None and contains(somewhere.among, key)
+
+
+def _concerns_class(somewhere: Somewhere, made_of: frozenset[Lang]) -> bool:
+    if somewhere.layer is not None:
+        return not any(pattern in made_of for pattern, _ in somewhere.layer.patterns)
+    return somewhere.among in made_of
+
+
+def _ways(context: Context, value: Conjunction, asked: list[tuple[int, Literal | None]]) -> list[Way]:
+    """The plain way, and one for each set of further demands on the value that can be met together."""
+    always: set[int] = set()
+    by_literal: dict[Literal, set[int]] = {}
+    for index, lit in asked:
+        targets = () if lit is None else context.canonical((lit,))
+        if not targets or context.implied(value, targets[0]):
+            always.add(index)
         else:
-            applies = somewhere.among is not None and contains(somewhere.among, key)
-        more = extended(value) if applies else None
-        if more is not None:
-            flag.keys[key] = more
-    for index, item in enumerate(classes):
-        if somewhere.layer is not None:
-            applies = not any(pattern in makers[index] for pattern, _ in somewhere.layer.patterns)
-        else:
-            applies = somewhere.among in makers[index]
-        more = extended(item.value) if applies else None
-        if more is not None:
-            flag.classes[index] = more
-    return flag
-
-
-__all__ = ["Flag", "KeyClass", "ObjectShape", "object_shape", "present"]
+            by_literal.setdefault(targets[0], set()).add(index)
+    literals_asked = [lit for lit in by_literal if context.possible((*value, lit))]
+    if len(literals_asked) > DEMANDS:
+        raise ConstraintTooComplex("a key on whose value too many alternatives depend")
+    ways = [Way(value, tuple(sorted(always)))]
+    for size in range(1, len(literals_asked) + 1):
+        for chosen in combinations(literals_asked, size):
+            more = context.canonical((*value, *chosen))
+            if context.possible(more):
+                hits = always.union(*(by_literal[lit] for lit in chosen))
+                ways.append(Way(more, tuple(sorted(hits))))
+    return ways

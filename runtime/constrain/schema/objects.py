@@ -17,6 +17,9 @@ from ramet.runtime.protocol.errors import UnsupportedConstraint
 SUBSETS = 5
 """Alternatives of an anyOf under unevaluatedProperties / unevaluatedItems: their subsets are looked at one by one."""
 
+FEW = 2
+"""Ways to fail a schema up to which they are looked at one by one: that finds contradictions sooner."""
+
 Scopes = tuple[int, ...]
 """Which ``unevaluated*`` keywords see what a schema evaluates."""
 
@@ -48,6 +51,16 @@ class Somewhere:
 
 
 @dataclass(frozen=True, slots=True)
+class Duty:
+    """At least one of: a key of ``absent`` is not there; a key of ``values`` is there, and its value satisfies the
+    literal; one of ``somewhere``."""
+
+    absent: frozenset[str] = frozenset()
+    values: tuple[tuple[str, Literal], ...] = ()
+    somewhere: tuple[Somewhere, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """One alternative of a choice."""
 
@@ -55,8 +68,18 @@ class Part:
     clauses: tuple[Clause, ...] = ()
     layers: tuple[Layer, ...] = ()
     somewhere: tuple[Somewhere, ...] = ()
+    values: tuple[tuple[str, Literal], ...] = ()
+    """Keys that are there, with values that satisfy the literals."""
     low: int = 0
     high: int | None = None
+
+    @property
+    def one_deed(self) -> bool:
+        """Whether the part is a single thing of which a Duty can be made."""
+        if self.literals or self.layers or self.low or self.high is not None:
+            return False
+        only_absent = len(self.clauses) == 1 and not any(sign for _, sign in self.clauses[0])
+        return len(self.clauses) + len(self.somewhere) + len(self.values) == 1 and (only_absent or not self.clauses)
 
 
 class ObjectBranch:
@@ -68,7 +91,7 @@ class ObjectBranch:
         self.layers: list[Layer] = []
         self.names: list[Literal] = []
         self.clauses: list[Clause] = []
-        self.somewhere: list[Somewhere] = []
+        self.duties: list[Duty] = []
         self.low = 0
         self.high: int | None = None
         self.seen: set[tuple[Literal, Scopes]] = set()
@@ -76,7 +99,7 @@ class ObjectBranch:
 
     def fork(self) -> ObjectBranch:
         twin = ObjectBranch(self.context)
-        for name in ("choices", "layers", "names", "clauses", "somewhere", "seen", "unevaluated"):
+        for name in ("choices", "layers", "names", "clauses", "duties", "seen", "unevaluated"):
             setattr(twin, name, getattr(self, name).copy())
         twin.low, twin.high = self.low, self.high
         return twin
@@ -88,8 +111,10 @@ class ObjectBranch:
         if not all(self.absorb(lit, scopes) for lit, scopes in part.literals):
             return False
         self.layers.extend(part.layers)
-        self.somewhere.extend(part.somewhere)
-        return self.bound(part.low, part.high) and self.demand(part.clauses) and self._consistent(before)
+        self.layers.extend(Layer(properties={key: lit}) for key, lit in part.values)
+        self.duties.extend(Duty(somewhere=(item,)) for item in part.somewhere)
+        clauses = [*part.clauses, *(present(key) for key, _ in part.values)]
+        return self.bound(part.low, part.high) and self.demand(clauses) and self._consistent(before)
 
     def bound(self, low: int, high: int | None) -> bool:
         self.low = max(self.low, low)
@@ -109,6 +134,7 @@ class ObjectBranch:
         return True
 
     def absorb(self, lit: Literal, scopes: Scopes = ()) -> bool:
+        lit = self.context.first(lit)
         if (lit, scopes) in self.seen:
             return True
         if any((lit ^ 1, other) in self.seen for other in {scopes, ()}):
@@ -203,7 +229,10 @@ class ObjectBranch:
             return False
         if len(parts) == 1:
             return self.add(parts[0])
-        self.choices.append(parts)
+        if len(parts) > FEW and all(part.one_deed for part in parts):
+            self.duties.append(_duty(parts))
+        else:
+            self.choices.append(parts)
         return True
 
     def _refutations(self, node: Node, facts: Facts) -> Iterable[Part]:
@@ -218,7 +247,7 @@ class ObjectBranch:
             yield Part(clauses=(frozenset((key, False) for key in facts.required),))
         for key, child in facts.properties.items():
             if not self.context.is_true(child):
-                yield Part(clauses=(present(key),), layers=(Layer(properties={key: negative(child)}),))
+                yield Part(values=((key, negative(child)),))
         layer = layer_of(facts, ())
         for pattern, child in facts.patterns:
             if not self.context.is_true(child):
@@ -271,6 +300,16 @@ class ObjectBranch:
             patterns = tuple((pattern, None) for layer in seen for pattern, _ in layer.patterns)
             layers.append(Layer(known, patterns, lit, outer))
         return layers
+
+
+def _duty(parts: Iterable[Part]) -> Duty:
+    """One of many deeds: kept as one thing, where taking them for alternatives would multiply."""
+    absent = frozenset(key for part in parts for clause in part.clauses for key, _ in clause)
+    return Duty(
+        absent,
+        tuple(pair for part in parts for pair in part.values),
+        tuple(item for part in parts for item in part.somewhere),
+    )
 
 
 def layer_of(facts: Facts, scopes: Scopes) -> Layer:

@@ -53,14 +53,12 @@ class _Watcher:
 
     def _members(self, index: int, name: str) -> Iterator[Conjunction]:
         for shape in self._values[index].objects:
-            if name in shape.keys:
-                yield shape.keys[name]
-                yield from (flag.keys[name] for flag in shape.flags if name in flag.keys)
+            if name in shape.ways:
+                yield from (way.value for way in shape.ways[name])
                 continue
-            for position, item in enumerate(shape.classes):
+            for item, ways in zip(shape.classes, shape.class_ways, strict=True):
                 if contains(item.lang, name):
-                    yield item.value
-                    yield from (flag.classes[position] for flag in shape.flags if position in flag.classes)
+                    yield from (way.value for way in ways)
 
     def item(self, index: int, position: int) -> list[int]:
         found = []
