@@ -18,6 +18,9 @@ class Characters:
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         return [ord(character) for character in text]
 
+    def token_bytes(self, id: int) -> bytes:
+        return chr(id).encode()
+
     def decode(self, ids: Sequence[int]) -> bytes:
         return "".join(map(chr, ids)).encode()
 

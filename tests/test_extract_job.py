@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future
 
 import pytest
 from fake_extraction import Characters, FakeClient, Reply, Turns
 from pydantic import BaseModel, field_validator
 from ramet.runtime.protocol.errors import GenerationFailed, InvalidConstraint, InvalidRequest
 
-from ramet.extraction.extractor import Extractor, Options
+from ramet.extraction.extractor import Extractor, Options, Outcome
 from ramet.extraction.prompt import Instruction, frame
 from ramet.extraction.schema import SchemaSource, target
 from ramet.extraction.sources import Document
-from ramet.extraction.window import Submit, in_order
+from ramet.extraction.window import in_order
 
+Submit = Callable[[Coroutine[object, object, Outcome]], "Future[Outcome]"]
 INSTRUCTION = Instruction("system", before="<", after=">")
 OBJECT = {"type": "object"}
 
@@ -34,10 +36,14 @@ def submit() -> Iterator[Submit]:
 
 
 def extractor(
-    client: FakeClient, schema: SchemaSource = OBJECT, context: int = 4096, options: Options | None = None
+    client: FakeClient, schema: SchemaSource = OBJECT, context: int = 8192, options: Options | None = None
 ) -> Extractor:
     around = frame(INSTRUCTION, Turns(), Characters())
     return Extractor(client, Characters(), around, target(schema), context, options or Options(max_tokens=100))  # type: ignore[arg-type]
+
+
+def run(source: Iterable[Document], made: Extractor, submit: Submit, window: int) -> Iterator[tuple[Document, Outcome]]:
+    return in_order(source, lambda document: submit(made.extract(document)), window)
 
 
 def documents(number: int) -> list[Document]:
@@ -56,7 +62,7 @@ def test_records_come_in_the_inputs_order_with_a_bounded_number_under_way(submit
             yield document
 
     given = 0
-    for document, outcome in in_order(source(), extractor(client), submit, window=16):
+    for document, outcome in run(source(), extractor(client), submit, window=16):
         assert outcome.record.id == document.id == given
         given += 1
         assert taken - given < 16
@@ -93,14 +99,14 @@ def test_each_end_has_its_status(submit: Submit, reply: Reply, status: str, said
 
 def test_one_failing_document_does_not_harm_the_rest(submit: Submit) -> None:
     client = FakeClient(lambda prompt: Reply(error=GenerationFailed("no")) if "document 3>" in prompt else Reply())
-    statuses = [outcome.record.status for _, outcome in in_order(documents(6), extractor(client), submit, window=4)]
+    statuses = [outcome.record.status for _, outcome in run(documents(6), extractor(client), submit, window=4)]
     assert statuses == ["ok", "ok", "ok", "error", "ok", "ok"]
 
 
 def test_a_document_that_could_not_be_read_is_a_record_like_any_other(submit: Submit) -> None:
     client = FakeClient(lambda prompt: Reply())
     given = [Document("a", "x"), Document("b", "", "line 2 is not JSON"), Document("c", "x")]
-    records = [outcome.record for _, outcome in in_order(given, extractor(client), submit, window=2)]
+    records = [outcome.record for _, outcome in run(given, extractor(client), submit, window=2)]
     assert [record.id for record in records] == ["a", "b", "c"]
     assert records[1].status == "error" and records[1].error == "line 2 is not JSON" and records[1].attempts == 0
     assert len(client.requests) == 2
@@ -109,7 +115,7 @@ def test_a_document_that_could_not_be_read_is_a_record_like_any_other(submit: Su
 def test_a_refused_schema_ends_the_job(submit: Submit) -> None:
     client = FakeClient(lambda prompt: Reply(error=InvalidConstraint("no such type")))
     with pytest.raises(InvalidConstraint):
-        list(in_order(documents(50), extractor(client), submit, window=4))
+        list(run(documents(50), extractor(client), submit, window=4))
     assert len(client.requests) < 10
 
 
@@ -162,7 +168,7 @@ def test_an_instruction_without_room_for_a_document_is_refused() -> None:
 
 def test_a_stopped_consumer_cancels_what_runs(submit: Submit) -> None:
     client = FakeClient(lambda prompt: Reply(seconds=0.0 if "document 0>" in prompt else 60.0))
-    results = in_order(documents(20), extractor(client), submit, window=8)
+    results = run(documents(20), extractor(client), submit, window=8)
     next(results)
     assert client.running > 0
     results.close()  # type: ignore[attr-defined]
@@ -172,3 +178,51 @@ def test_a_stopped_consumer_cancels_what_runs(submit: Submit) -> None:
         return client.running
 
     assert submit(settled()).result() == 0  # type: ignore[arg-type,comparison-overlap]
+
+
+class Asked:
+    """Answers the first question with 3, and what is asked again with 4; remembers the prompts."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.prompts: list[str] = []
+
+    def __call__(self, prompt: str) -> Reply:
+        self.prompts.append(prompt)
+        return Reply(self.answers[min(len(self.prompts), len(self.answers)) - 1])
+
+
+def test_a_refused_answer_is_asked_for_again_with_the_refusal(submit: Submit) -> None:
+    asked = Asked('{"n":3}', '{"n":4}')
+    client = FakeClient(asked)
+    record = submit(extractor(client, Even, options=Options(retries=2)).extract(Document(0, "text"))).result().record
+    assert (record.status, record.value, record.attempts) == ("ok", {"n": 4}, 2)
+    first, second = asked.prompts
+    shared = first.index("text") + len("text>")
+    assert second[:shared] == first[:shared]
+    assert "must be even" in second and "must be even" not in first
+    assert record.usage.prompt_tokens == len(first) + len(second)
+    assert [request.key_path for request in client.requests] == [(), (1,)]
+
+
+def test_what_is_always_refused_ends_as_invalid_with_the_refusal(submit: Submit) -> None:
+    asked = Asked('{"n":3}')
+    made = extractor(FakeClient(asked), Even, options=Options(retries=3))
+    record = submit(made.extract(Document(0, "text"))).result().record
+    assert (record.status, record.attempts, len(asked.prompts)) == ("invalid", 4, 4)
+    assert "must be even" in (record.error or "")
+
+
+def test_a_cut_answer_is_asked_for_again_with_twice_the_budget(submit: Submit) -> None:
+    client = FakeClient(lambda prompt: Reply('{"n":4}', reason="length" if "too long" not in prompt else "end"))
+    made = extractor(client, Even, options=Options(max_tokens=10, on_length="retry"))
+    record = submit(made.extract(Document(0, "text"))).result().record
+    assert (record.status, record.attempts) == ("ok", 2)
+    assert [request.max_tokens for request in client.requests] == [10, 20]
+
+
+def test_a_cut_answer_says_what_it_lacks(submit: Submit) -> None:
+    client = FakeClient(lambda prompt: Reply('{"a":1,"b":"x', reason="length"))
+    schema = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["a", "b", "c"]}
+    record = submit(extractor(client, schema).extract(Document(0, "text"))).result().record
+    assert record.status == "length" and "before b, c" in (record.error or "")

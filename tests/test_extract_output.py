@@ -14,7 +14,7 @@ from ramet.extraction.output import JobHeader, Output, skip_written
 from ramet.extraction.records import Record, RecordUsage, Totals
 from ramet.extraction.sources import Document
 
-HEADER = JobHeader(model="m", schema="s", prompt="p", options="o")
+HEADER = JobHeader(model="m", schema="s", prompt="p", examples="", options="o")
 RECORDS = [Record(f"d{number}", "ok", {"n": number}, usage=RecordUsage(10, 5, 2, 3)) for number in range(20)]
 WHOLE = b"".join(record.line() for record in RECORDS)
 
@@ -26,7 +26,7 @@ def go_on(path: Path, header: JobHeader = HEADER, *, ids: list[str] | None = Non
         done = skip_written(documents, output, Totals())
         for document, record in zip(documents, RECORDS[done:], strict=True):
             assert document.id == record.id
-            output.write(record)
+            output.write(record.line())
 
 
 @pytest.mark.parametrize("cut", [0, 1, len(RECORDS[0].line()) - 1, len(RECORDS[0].line()), len(WHOLE) // 2, len(WHOLE)])
@@ -46,7 +46,7 @@ def test_a_changed_job_is_refused_and_the_change_is_named(tmp_path: Path, field:
     changed = JobHeader(
         **{name: "other" if name == field else getattr(HEADER, name) for name in HEADER.__struct_fields__}
     )
-    with pytest.raises(InvalidRequest, match=f"another {field}:"):
+    with pytest.raises(InvalidRequest, match=f"other {field}:"):
         go_on(path, changed)
     assert path.read_bytes() == WHOLE
 

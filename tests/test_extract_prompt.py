@@ -16,6 +16,7 @@ from ramet.runtime.protocol.errors import InvalidRequest
 
 from ramet.extraction.closing import closed
 from ramet.extraction.describe import describe
+from ramet.extraction.examples import examples
 from ramet.extraction.optimum import optimum
 from ramet.extraction.prompt import frame, instruction
 from ramet.extraction.schema import load, target
@@ -151,3 +152,26 @@ def test_objects_are_closed_where_that_keeps_their_meaning(
             at = at[step]
         at["additionalProperties"] = False
     assert closed(schema) == expected
+
+
+def test_examples_are_turns_in_front_of_the_document() -> None:
+    given = examples([("one", {"n": 1}), {"text": "two", "value": {"n": 2}}])
+    around = frame(instruction(target({})), Turns(), Characters(), given)
+    text = "".join(map(chr, around.prefix))
+    turns = [line for line in text.splitlines() if line.startswith(("[user]", "[assistant]"))]
+    assert turns[1::2] == ['[assistant]{"n":1}', '[assistant]{"n":2}']
+    assert text.index("one") < text.index("two")
+
+
+@pytest.mark.parametrize("given", [["text"], [("a", None)], [{"text": 3, "value": {}}], [("a", 1, 2)]])
+def test_examples_of_another_form_are_refused_by_number(given: list[object]) -> None:
+    with pytest.raises(InvalidRequest, match="example 1"):
+        examples(given)  # type: ignore[arg-type]
+
+
+def test_a_note_stands_behind_the_document_as_plain_text() -> None:
+    around = frame(instruction(target({})), Turns(), Characters())
+    document = [ord("d")]
+    plain, noted = ("".join(map(chr, around.prompt(document, note))) for note in (None, "[system] no"))
+    at = plain.index("Extract the JSON record.") + len("Extract the JSON record.")
+    assert noted[:at] == plain[:at] and noted[at:] == "\n\n[system] no" + plain[at:]

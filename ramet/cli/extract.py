@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", default=None, metavar="FIELD", help="field that holds the document's id")
     parser.add_argument("--limit", type=count, default=None, metavar="N", help="only the first N documents")
     parser.add_argument("--overwrite", action="store_true", help="begin anew, whatever the output file holds")
+    parser.add_argument("--retry-failed", action="store_true", help="make the records again that are not ok")
+    parser.add_argument("--examples", default=None, metavar="FILE", help='worked examples, {"text": ..., "value": ...}')
     add_model_option(parser)
     group = parser.add_argument_group("records")
     group.add_argument("--max-tokens", type=positive, default=512, help="budget of one record (512)")
@@ -37,6 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="error",
         help="a document that does not fit the context: status too_long, or cut",
     )
+    group.add_argument(
+        "--on-length",
+        choices=("error", "retry", "close"),
+        default="error",
+        help="a record that --max-tokens would cut: status length, asked again with twice the budget, or ended in the "
+        "shortest way that the schema allows",
+    )
+    group.add_argument(
+        "--retries", type=count, default=0, metavar="K", help="ask again up to K times when a validator refuses (0)"
+    )
+    group.add_argument("--confidence", action="store_true", help="say how sure the model was of each field")
     add_runtime_options(parser)
 
 
@@ -44,8 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from ramet.extraction import schema
+    from ramet.extraction.examples import examples
     from ramet.extraction.extractor import Options
-    from ramet.extraction.job import Extraction
+    from ramet.extraction.job import Extraction, Job
     from ramet.extraction.output import refuse_inputs
     from ramet.extraction.prompt import instruction
 
@@ -54,25 +68,33 @@ def run(arguments: argparse.Namespace) -> int:
         Path(arguments.output),
         arguments.schema.rpartition(":")[0] or arguments.schema,
         *([prompt[1:]] if prompt.startswith("@") else []),
+        *([arguments.examples] if arguments.examples else []),
     )
     goal = schema.load(arguments.schema)
     job = Extraction(
-        goal,
-        arguments.input,
-        instruction(goal, _prompt(arguments.prompt)),
-        Options(
-            max_tokens=arguments.max_tokens,
-            temperature=arguments.temperature,
-            seed=arguments.seed,
-            document_tokens=arguments.document_tokens,
-            fit=arguments.fit,
+        Job(
+            target=goal,
+            source=arguments.input,
+            instruction=instruction(goal, _prompt(arguments.prompt)),
+            examples=tuple(examples(arguments.examples)) if arguments.examples else (),
+            options=Options(
+                max_tokens=arguments.max_tokens,
+                temperature=arguments.temperature,
+                seed=arguments.seed,
+                document_tokens=arguments.document_tokens,
+                fit=arguments.fit,
+                retries=arguments.retries,
+                on_length=arguments.on_length,
+                confidence=arguments.confidence,
+            ),
+            text=arguments.text,
+            id=arguments.id,
+            limit=arguments.limit,
+            output=Path(arguments.output),
+            overwrite=arguments.overwrite,
+            retry_failed=arguments.retry_failed,
         ),
         session_options(arguments),
-        text=arguments.text,
-        id=arguments.id,
-        limit=arguments.limit,
-        output=Path(arguments.output),
-        overwrite=arguments.overwrite,
     )
     with tqdm(total=job.total, unit="doc", disable=None) as bar:
         for _ in job:

@@ -76,7 +76,11 @@ def demo(options: SessionOptions, *, limit: int = USUAL, colour: bool = False, o
         live = LiveText(session.tokenizer, out, colour=colour)
         first = background.submit(extractor.extract(packages[0].document, live)).result()
         print("\n", file=out, flush=True)
-        rest = in_order([package.document for package in packages[1:]], extractor, background.submit, WINDOW)
+        rest = in_order(
+            [package.document for package in packages[1:]],
+            lambda document: background.submit(extractor.extract(document)),
+            WINDOW,
+        )
         outcomes = [first, *(outcome for _, outcome in _with_bar(rest, len(packages)))]
         seconds = time.monotonic() - started
     totals = Totals()

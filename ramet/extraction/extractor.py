@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ramet.extraction.prompt import Encoder, Frame
+from ramet.extraction import partial
+from ramet.extraction.confidence import Confidence, confidence
+from ramet.extraction.prompt import Frame
 from ramet.extraction.records import Record, RecordUsage, Status
 from ramet.extraction.schema import Target
 from ramet.extraction.sources import Document
@@ -16,8 +19,10 @@ from ramet.runtime.protocol.errors import ConstraintError, InvalidRequest, Ramet
 from ramet.runtime.protocol.messages import Usage
 
 if TYPE_CHECKING:
+    from ramet.extraction.finish import Closer
     from ramet.runtime.frontend.client import Client
-    from ramet.runtime.frontend.requests import Chunk
+    from ramet.runtime.frontend.requests import ChoiceResult, Chunk
+    from ramet.runtime.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class Options:
     max_tokens: budget of one record. temperature 0 is greedy. seed: of sampled records (the same for each,
     so that a record depends on its document alone). document_tokens: longer documents are cut there (0: no
     cut). fit: what to do with a document that does not fit the context: "error" (status too_long) or "truncate".
+    retries: how often an answer that a validator refused is asked for again, with the refusal behind the document.
+    on_length: what to do where the budget ends first: "error" (status length); "retry" (ask again, with twice the
+    budget, as often as ``retries`` says, once at least); "close" (the shortest end that the schema allows, inside the
+    budget). confidence: how sure the model was of each field, see ``confidence.py``.
     """
 
     max_tokens: int = 512
@@ -34,6 +43,9 @@ class Options:
     seed: int = 0
     document_tokens: int = 0
     fit: Literal["error", "truncate"] = "error"
+    retries: int = 0
+    on_length: Literal["error", "retry", "close"] = "error"
+    confidence: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,17 +58,36 @@ class Outcome:
     answer: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    """Of one answer. ``note``: what to say when it is asked for again; None: it stands."""
+
+    status: Status
+    value: object = None
+    error: str | None = None
+    note: str | None = None
+
+
 class Extractor:
     """Frames a document, has it answered under the schema's constraint, and reads the answer."""
 
     def __init__(
-        self, client: Client, encoder: Encoder, frame: Frame, target: Target, context: int, options: Options
+        self,
+        client: Client,
+        tokenizer: Tokenizer,
+        frame: Frame,
+        target: Target,
+        context: int,
+        options: Options,
+        closer: Closer | None = None,
     ) -> None:
         self._client = client
-        self._encoder = encoder
+        self._tokenizer = tokenizer
         self._frame = frame
         self._target = target
+        self._schema: object = json.loads(target.text)
         self._options = options
+        self._closer = closer
         self._room = context - frame.size - options.max_tokens
         """Tokens that a document may have beside the instruction and the answer."""
         if self._room < 1:
@@ -66,29 +97,28 @@ class Extractor:
                 param="max_tokens",
             )
 
-    def prompt(self, document: Document) -> list[int] | None:
-        """Token ids of the whole prompt; None if the document is too long."""
-        ids = self._document_ids(document)
-        return None if len(ids) > self._room else [*self._frame.prefix, *ids, *self._frame.suffix]
-
     async def extract(self, document: Document, on_chunk: Callable[[Chunk], None] | None = None) -> Outcome:
         """Raises ConstraintError where the schema itself is refused; every other failure is a record."""
         if document.fault:
             return Outcome(Record(document.id, "error", error=document.fault, attempts=0), Usage())
-        prompt: list[int] | None = []
+        asked = Answers()
         try:
-            prompt = self.prompt(document)
-            if prompt is None:
-                return Outcome(self._too_long(document), Usage())
-            return await self._ask(document, prompt, on_chunk)
+            ids = self.document_ids(document)
+            if len(ids) > self._room:
+                return Outcome(self._too_long(document, len(ids)), Usage())
+            return await self._ask_until_it_stands(document, ids, asked, on_chunk)
         except ConstraintError:
             raise
         except RametError as error:
             status: Status = "too_long" if error.code == "context_length_exceeded" else "error"
-            return Outcome(Record(document.id, status, error=str(error)), Usage(), tuple(prompt or ()))
+            record = Record(
+                document.id, status, error=str(error), attempts=max(1, asked.count), usage=asked.record_usage()
+            )
+            return Outcome(record, asked.usage)
 
-    def _document_ids(self, document: Document) -> list[int]:
-        ids = self._encoder.encode(document.text)
+    def document_ids(self, document: Document) -> list[int]:
+        """Cut as the options say."""
+        ids = self._tokenizer.encode(document.text)
         cut = self._options.document_tokens
         if cut and len(ids) > cut:
             ids = ids[:cut]
@@ -96,7 +126,39 @@ class Extractor:
             ids = ids[: self._room]
         return ids
 
-    async def _ask(self, document: Document, prompt: list[int], on_chunk: Callable[[Chunk], None] | None) -> Outcome:
+    async def _ask_until_it_stands(
+        self, document: Document, ids: list[int], asked: Answers, on_chunk: Callable[[Chunk], None] | None
+    ) -> Outcome:
+        note, budget = None, self._options.max_tokens
+        while True:
+            prompt = self._frame.prompt(ids, note)
+            choice = await self._ask(prompt, budget, asked.count, on_chunk)
+            asked.add(choice.usage)
+            verdict = await self._judge(choice, budget)
+            if verdict.note is None or asked.count > self._retries(verdict.status):
+                break
+            note = verdict.note
+            if verdict.status == "length":
+                budget *= 2
+        record = Record(
+            document.id,
+            verdict.status,
+            verdict.value,
+            self._confidence(choice) if verdict.status in ("ok", "invalid") else None,
+            verdict.error,
+            asked.count,
+            asked.record_usage(),
+        )
+        return Outcome(record, asked.usage, tuple(prompt), tuple(choice.ids))
+
+    def _retries(self, status: Status) -> int:
+        if status == "length":
+            return max(1, self._options.retries)
+        return self._options.retries
+
+    async def _ask(
+        self, prompt: list[int], budget: int, attempt: int, on_chunk: Callable[[Chunk], None] | None
+    ) -> ChoiceResult:
         from ramet.runtime.frontend.requests import GenerateRequest
 
         generation = self._client.generate(
@@ -104,46 +166,79 @@ class Extractor:
                 ids=prompt,
                 temperature=self._options.temperature,
                 seed=self._options.seed,
-                max_tokens=self._options.max_tokens,
+                key_path=(attempt,) if attempt else (),
+                max_tokens=budget,
                 constraint=self._target.spec,
+                logprobs=0 if self._options.confidence else -1,
             )
         )
         if on_chunk is not None:
             async for chunk in generation:
                 on_chunk(chunk)
         [choice] = await generation.result()
-        status, value, error = self._read(choice.text, choice.finish_reason, choice.message)
-        usage = choice.usage
-        record = Record(
-            document.id,
-            status,
-            value,
-            error,
-            attempts=1,
-            usage=RecordUsage(usage.prompt, usage.completion, usage.forced, usage.sampled),
-        )
-        return Outcome(record, usage, tuple(prompt), tuple(choice.ids))
+        return choice
 
-    def _read(self, text: str, reason: str, message: str) -> tuple[Status, object, str | None]:
-        if reason == "length":
-            return "length", None, f"cut after {self._options.max_tokens} tokens: give a larger --max-tokens"
-        if reason in ("error", "cancelled"):
-            return "error", None, message or f"the request was {reason}"
+    async def _judge(self, choice: ChoiceResult, budget: int) -> _Verdict:
+        if choice.finish_reason == "length":
+            return await self._cut(choice, budget)
+        if choice.finish_reason in ("error", "cancelled"):
+            return _Verdict("error", error=choice.message or f"the request was {choice.finish_reason}")
         try:
-            value = json.loads(text, parse_float=_double)
+            value = json.loads(choice.text, parse_float=_double)
         except ValueError as error:
-            return "error", None, f"the answer is not JSON ({error})"
-        refusal = self._target.refusal(text)
-        return ("ok", value, None) if refusal is None else ("invalid", value, refusal)
+            return _Verdict("error", error=f"the answer is not JSON ({error})")
+        refusal = self._target.refusal(choice.text)
+        if refusal is None:
+            return _Verdict("ok", value)
+        return _Verdict("invalid", value, refusal, note=f"An earlier answer was refused: {refusal}. Answer again.")
 
-    def _too_long(self, document: Document) -> Record:
-        size = len(self._document_ids(document))
+    async def _cut(self, choice: ChoiceResult, budget: int) -> _Verdict:
+        """Of an answer whose budget ended first."""
+        found = partial.read(choice.text)
+        lacking = ", ".join(partial.missing(self._schema, found.value, found.cut)) or "the end"
+        error = f"cut after {budget} tokens, before {lacking}: give a larger --max-tokens"
+        if self._options.on_length == "retry":
+            return _Verdict("length", error=error, note="An earlier answer was too long. Keep every text short.")
+        if self._options.on_length == "close" and self._closer is not None:
+            ids = await asyncio.to_thread(self._closer.close, choice.ids, budget)
+            if ids is None:
+                return _Verdict("length", error=f"{error} (no end fits into {budget} tokens)")
+            text = self._tokenizer.decode(ids).decode(errors="replace")
+            refusal = self._target.refusal(text)
+            closed = f"closed at {budget} tokens: {lacking} ended in the shortest way"
+            return _Verdict("ok" if refusal is None else "invalid", json.loads(text), refusal or closed)
+        return _Verdict("length", error=error)
+
+    def _confidence(self, choice: ChoiceResult) -> Confidence | None:
+        if not self._options.confidence or choice.logprobs is None or choice.finish_reason == "length":
+            return None
+        # A last id may be an end id, which spells nothing.
+        spelled = [self._tokenizer.token_bytes(token) for token in choice.ids]
+        return confidence(choice.text, partial.read(choice.text).leaves, spelled, choice.logprobs)
+
+    def _too_long(self, document: Document, size: int) -> Record:
         return Record(
             document.id,
             "too_long",
             error=f"the document has {size} tokens, and {self._room} fit beside the instruction and the answer: "
             "shorten it, or give --fit truncate",
         )
+
+
+class Answers:
+    """How often a document was asked about, and what that has cost."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.usage = Usage()
+
+    def add(self, usage: Usage) -> None:
+        self.count += 1
+        pairs = ((getattr(self.usage, name), getattr(usage, name)) for name in Usage.__struct_fields__)
+        self.usage = Usage(*(total + more for total, more in pairs))
+
+    def record_usage(self) -> RecordUsage:
+        return RecordUsage(self.usage.prompt, self.usage.completion, self.usage.forced, self.usage.sampled)
 
 
 def _double(text: str) -> float:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from ramet.extraction import sources
-from ramet.extraction.extractor import Extractor, Options
-from ramet.extraction.output import JobHeader, Output, refuse_inputs, skip_written
+from ramet.extraction import examples, sources
+from ramet.extraction import output as output_module
+from ramet.extraction.examples import Example, Given
+from ramet.extraction.examples import examples as read_examples
+from ramet.extraction.extractor import Extractor, Options, Outcome
+from ramet.extraction.finish import Closer
+from ramet.extraction.output import JobHeader, Output, refuse_inputs, skip_written, with_earlier
 from ramet.extraction.prompt import Instruction, frame, instruction
 from ramet.extraction.records import Record, Totals
 from ramet.extraction.schema import SchemaSource, Target, target
 from ramet.extraction.sources import Document, Source
 from ramet.extraction.window import in_order
+from ramet.runtime.constrain import compile
 from ramet.session import BackgroundSession, Session, SessionOptions
 
 T = TypeVar("T")
@@ -32,6 +38,51 @@ class Running(Protocol):
     def submit(self, coroutine: Coroutine[object, object, T]) -> Future[T]: ...
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is to be done: everything that decides the records, and where they go.
+
+    text, id: names of the fields of the inputs that hold document and id. limit: only so many inputs. output: a file
+    that gets one line per input; an interrupted job goes on there. overwrite: begin anew whatever it holds.
+    retry_failed: make those of its records again that are not ok, with the others left as they are.
+    """
+
+    target: Target
+    source: Source
+    instruction: Instruction
+    examples: tuple[Example, ...] = ()
+    options: Options = field(default_factory=Options)
+    text: str | None = None
+    id: str | None = None
+    limit: int | None = None
+    output: Path | None = None
+    overwrite: bool = False
+    retry_failed: bool = False
+
+    def documents(self) -> Iterator[Document]:
+        return itertools.islice(sources.read(self.source, text=self.text, id=self.id), self.limit)
+
+    def header(self, session: Session) -> JobHeader:
+        meta = session.folder.meta
+        return JobHeader(
+            model=f"{meta.name} {meta.sha256}",
+            schema=self.target.digest,
+            prompt=self.instruction.digest,
+            examples=examples.digest(self.examples),
+            options=repr(self.options),
+        )
+
+    def extractor(self, session: Session) -> Extractor:
+        """Raises InvalidRequest for examples that do not keep to the schema."""
+        closer = None
+        if self.examples or self.options.on_length == "close":
+            constraint = compile(self.target.spec, session.tokenizer)
+            examples.check(self.examples, self.target, constraint, session.tokenizer)
+            closer = Closer(constraint, session.tokenizer)
+        around = frame(self.instruction, session.template, session.tokenizer, self.examples)
+        return Extractor(session.client, session.tokenizer, around, self.target, session.context, self.options, closer)
+
+
 class Extraction:
     """A job that begins when it is iterated (once), or by ``run``. Records come in the inputs' order.
 
@@ -39,35 +90,17 @@ class Extraction:
     ``seconds``: of the extraction alone, without the start of the model.
     """
 
-    def __init__(
-        self,
-        goal: Target,
-        source: Source,
-        words: Instruction,
-        options: Options,
-        runtime: Running | SessionOptions,
-        *,
-        text: str | None = None,
-        id: str | None = None,
-        limit: int | None = None,
-        output: Path | None = None,
-        overwrite: bool = False,
-    ) -> None:
+    def __init__(self, job: Job, runtime: Running | SessionOptions) -> None:
+        self.job = job
         self.totals = Totals()
         self.resumed = 0
         self.seconds = 0.0
-        self._goal = goal
-        self._words = words
-        self._options = options
+        total = sources.count(job.source)
+        self.total = total if total is None or job.limit is None else min(total, job.limit)
         self._runtime = runtime
-        self._output = output
-        self._overwrite = overwrite
-        self._documents = itertools.islice(sources.read(source, text=text, id=id), limit)
-        total = sources.count(source)
-        self.total = total if total is None or limit is None else min(total, limit)
         self._begun = False
-        if output is not None and isinstance(source, (str, Path)):
-            refuse_inputs(output, source)
+        if job.output is not None and isinstance(job.source, (str, Path)):
+            refuse_inputs(job.output, job.source)
 
     def __iter__(self) -> Iterator[Record]:
         if self._begun:
@@ -90,37 +123,52 @@ class Extraction:
                 runtime: Running = stack.enter_context(BackgroundSession(self._runtime))
             else:
                 runtime = self._runtime
-            session = runtime.session
-            output = None
-            if self._output is not None:
-                output = stack.enter_context(Output(self._output, self._header(session), overwrite=self._overwrite))
-                self.resumed = skip_written(self._documents, output, self.totals)
-            runtime.submit(session.client.compile(self._goal.spec)).result()
-            around = frame(self._words, session.template, session.tokenizer)
-            extractor = Extractor(session.client, session.tokenizer, around, self._goal, session.context, self._options)
-            yield from self._run(self._documents, extractor, runtime, output)
+            session, job = runtime.session, self.job
+            items: Iterator[tuple[Document, bytes | None]] = ((document, None) for document in job.documents())
+            output, place = None, job.output
+            if place is not None:
+                header = job.header(session)
+                again = job.retry_failed and place.exists()
+                if again:
+                    output_module.compare(place, header, ignore="options")
+                    items = with_earlier(job.documents(), place)
+                to = place.with_name(place.name + ".retry") if again else place
+                output = stack.enter_context(Output(to, header, overwrite=job.overwrite))
+                self.resumed = skip_written((document for document, _ in items), output, self.totals)
+            runtime.submit(session.client.compile(job.target.spec)).result()
+            yield from self._run(items, job.extractor(session), runtime, output)
+            if output is not None and place is not None and output.path != place:
+                output.close()
+                output_module.replace(place, output.path)
 
     def _run(
-        self, documents: Iterator[Document], extractor: Extractor, runtime: Running, output: Output | None
+        self,
+        items: Iterator[tuple[Document, bytes | None]],
+        extractor: Extractor,
+        runtime: Running,
+        output: Output | None,
     ) -> Iterator[Record]:
+        def start(item: tuple[Document, bytes | None]) -> Future[Outcome | None]:
+            if item[1] is None:
+                return runtime.submit(extractor.extract(item[0]))
+            kept: Future[Outcome | None] = Future()
+            kept.set_result(None)
+            return kept
+
         started = time.monotonic()
         scheduler = runtime.session.options.scheduler
         window = min(2 * scheduler.max_rows, scheduler.max_queued)
-        for _, outcome in in_order(documents, extractor, runtime.submit, window):
+        for (_, line), outcome in in_order(items, start, window):
+            if outcome is None:
+                assert line is not None and output is not None
+                output.write(line)
+                self.totals.count("ok")
+                continue
             if output is not None:
-                output.write(outcome.record)
+                output.write(outcome.record.line())
             self.totals.add(outcome.record, outcome.usage)
             self.seconds = time.monotonic() - started
             yield outcome.record
-
-    def _header(self, session: Session) -> JobHeader:
-        meta = session.folder.meta
-        return JobHeader(
-            model=f"{meta.name} {meta.sha256}",
-            schema=self._goal.digest,
-            prompt=self._words.digest,
-            options=repr(self._options),
-        )
 
 
 def extract(
@@ -130,9 +178,11 @@ def extract(
     prompt: str | Instruction | None = None,
     text: str | None = None,
     id: str | None = None,
+    examples: Iterable[Given] | str | Path = (),
     limit: int | None = None,
     output: str | Path | None = None,
     overwrite: bool = False,
+    retry_failed: bool = False,
     model: str = "default",
     engine: Running | None = None,
     max_tokens: int = 512,
@@ -140,6 +190,9 @@ def extract(
     seed: int = 0,
     document_tokens: int = 0,
     fit: Literal["error", "truncate"] = "error",
+    retries: int = 0,
+    on_length: Literal["error", "retry", "close"] = "error",
+    confidence: bool = False,
 ) -> Extraction:
     """One record that keeps to ``schema`` for each document of ``source``.
 
@@ -147,23 +200,25 @@ def extract(
     source: path of a .jsonl, .csv, .tsv or .txt file, or of a folder of .txt files; or an iterable of strings, mappings
     or Documents. It is read as the job goes on, and may be endless.
     prompt: the task in words, or a whole Instruction; the fields of the schema are listed behind it.
-    text, id: names of the fields that hold the document and its id.
-    output: a file that gets one line per document; the same call goes on where an interrupted one stopped.
+    examples: pairs (text, record), or a JSONL file of {"text": ..., "value": ...}; they stand in the shared prefix.
+    text, id, limit, output, overwrite, retry_failed: see ``Job``.
     engine: an Engine that runs already; without one, ``model`` is started for this job alone.
-    max_tokens, temperature, seed, document_tokens, fit: see ``Options``.
+    max_tokens, temperature, seed, document_tokens, fit, retries, on_length, confidence: see ``Options``.
     Returns an Extraction: iterate over it, or call ``run()``.
     Raises InvalidRequest and ConstraintError; what goes wrong with one document is in its record.
     """
     goal = target(schema)
-    return Extraction(
-        goal,
-        source,
-        prompt if isinstance(prompt, Instruction) else instruction(goal, prompt),
-        Options(max_tokens, temperature, seed, document_tokens, fit),
-        engine if engine is not None else SessionOptions(model),
+    job = Job(
+        target=goal,
+        source=source,
+        instruction=prompt if isinstance(prompt, Instruction) else instruction(goal, prompt),
+        examples=tuple(read_examples(examples)),
+        options=Options(max_tokens, temperature, seed, document_tokens, fit, retries, on_length, confidence),
         text=text,
         id=id,
         limit=limit,
         output=None if output is None else Path(output),
         overwrite=overwrite,
+        retry_failed=retry_failed,
     )
+    return Extraction(job, engine if engine is not None else SessionOptions(model))

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from ramet.extraction.records import Record, Status, Totals
+from ramet.extraction.records import Status, Totals
 from ramet.extraction.sources import Document
 from ramet.runtime.protocol.errors import InvalidRequest
 
@@ -28,10 +28,15 @@ class JobHeader(Struct, frozen=True):
     model: str
     schema: str
     prompt: str
+    examples: str
     options: str
 
     def differences(self, other: JobHeader) -> list[str]:
         return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
+
+
+_NAMES = {"model": "another model", "schema": "another schema", "prompt": "another prompt"}
+_NAMES |= {"examples": "other examples", "options": "other options"}
 
 
 class Written(Struct, frozen=True):
@@ -46,7 +51,7 @@ class Output:
 
     def __init__(self, path: Path, header: JobHeader, *, overwrite: bool = False) -> None:
         self.path = path
-        self._header_path = path.with_name(path.name + ".job")
+        self._header_path = _header_path(path)
         if overwrite:
             path.unlink(missing_ok=True)
         self._check(header)
@@ -60,19 +65,7 @@ class Output:
         except FileNotFoundError:
             holds_records = False
         if holds_records:
-            earlier = self._earlier()
-            if earlier is None:
-                raise InvalidRequest(
-                    f"{self.path} exists and is not the output of a job that could go on: give another --output, or "
-                    "--overwrite",
-                    param="output",
-                )
-            if changed := earlier.differences(header):
-                raise InvalidRequest(
-                    f"{self.path} was begun with another {' and another '.join(changed)}: its lines would not belong "
-                    "together; give another --output, or --overwrite to begin anew",
-                    param="output",
-                )
+            compare(self.path, header)
             return
         try:
             temporary = self._header_path.with_name(self._header_path.name + ".new")
@@ -80,12 +73,6 @@ class Output:
             os.replace(temporary, self._header_path)
         except OSError as error:
             raise InvalidRequest(f"{self.path} cannot be written: {error.strerror}", param="output") from error
-
-    def _earlier(self) -> JobHeader | None:
-        try:
-            return msgspec.json.decode(self._header_path.read_bytes(), type=JobHeader)
-        except (OSError, msgspec.DecodeError):
-            return None
 
     def _mend(self) -> None:
         """Drop what follows the last whole line."""
@@ -104,19 +91,10 @@ class Output:
 
     def written(self) -> Iterator[Written]:
         """The lines that an earlier run left, in order. Raises InvalidRequest for one that is no record."""
-        decoder = msgspec.json.Decoder(Written)
-        with self.path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    yield decoder.decode(line)
-                except msgspec.DecodeError as error:
-                    raise InvalidRequest(
-                        f"{self.path}, line {number} is not a record ({error}): give another --output, or --overwrite",
-                        param="output",
-                    ) from error
+        return (line for line, _ in lines_of(self.path))
 
-    def write(self, record: Record) -> None:
-        self._file.write(record.line())
+    def write(self, line: bytes) -> None:
+        self._file.write(line)
         now = time.monotonic()
         if now - self._synced > _SYNC_SECONDS:
             os.fsync(self._file.fileno())
@@ -140,6 +118,43 @@ def refuse_inputs(output: Path, *inputs: str | Path) -> None:
             raise InvalidRequest(f"{output} is read by this job: give another --output", param="output")
 
 
+def _header_path(output: Path) -> Path:
+    return output.with_name(output.name + ".job")
+
+
+def compare(path: Path, header: JobHeader, *, ignore: str = "") -> None:
+    """Raises InvalidRequest, naming what has changed, unless the lines of ``path`` were made with ``header``."""
+    try:
+        earlier = msgspec.json.decode(_header_path(path).read_bytes(), type=JobHeader)
+    except (OSError, msgspec.DecodeError):
+        raise InvalidRequest(
+            f"{path} exists and is not the output of a job that could go on: give another --output, or --overwrite",
+            param="output",
+        ) from None
+    if changed := [_NAMES[name] for name in earlier.differences(header) if name != ignore]:
+        raise InvalidRequest(
+            f"{path} was begun with {' and '.join(changed)}: its lines would not belong together; give another "
+            "--output, or --overwrite to begin anew",
+            param="output",
+        )
+
+
+def lines_of(path: Path) -> Iterator[tuple[Written, bytes]]:
+    """The whole lines of an output. Raises InvalidRequest for one that is no record."""
+    decoder = msgspec.json.Decoder(Written)
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield decoder.decode(line), line
+            except msgspec.DecodeError as error:
+                raise InvalidRequest(
+                    f"{path}, line {number} is not a record ({error}): give another --output, or --overwrite",
+                    param="output",
+                ) from error
+
+
 def skip_written(documents: Iterator[Document], output: Output, totals: Totals) -> int:
     """Step over the documents whose lines are there already, and count these lines.
 
@@ -147,18 +162,38 @@ def skip_written(documents: Iterator[Document], output: Output, totals: Totals) 
     """
     skipped = 0
     for line in output.written():
-        document = next(documents, None)
-        if document is None:
-            raise InvalidRequest(
-                f"{output.path} holds more records than there are inputs: give another --output, or --overwrite",
-                param="output",
-            )
-        if document.id != line.id:
-            raise InvalidRequest(
-                f"{output.path}, record {skipped + 1} is of input {line.id!r}, but that input is now {document.id!r}: "
-                "the inputs have changed; give another --output, or --overwrite",
-                param="output",
-            )
+        check_same(output.path, next(documents, None), line, skipped)
         totals.count(line.status)
         skipped += 1
     return skipped
+
+
+def check_same(path: Path, document: Document | None, line: Written, number: int) -> None:
+    """Raises InvalidRequest unless line ``number`` (from 0) of ``path`` is the record of ``document``."""
+    if document is None:
+        raise InvalidRequest(
+            f"{path} holds more records than there are inputs: give another --output, or --overwrite", param="output"
+        )
+    if document.id != line.id:
+        raise InvalidRequest(
+            f"{path}, record {number + 1} is of input {line.id!r}, but that input is now {document.id!r}: the inputs "
+            "have changed; give another --output, or --overwrite",
+            param="output",
+        )
+
+
+def with_earlier(documents: Iterator[Document], path: Path) -> Iterator[tuple[Document, bytes | None]]:
+    """Each document with its line of ``path`` where that is ok, to be kept as it is; without, it is to be made."""
+    for number, (line, raw) in enumerate(lines_of(path)):
+        document = next(documents, None)
+        check_same(path, document, line, number)
+        assert document is not None
+        yield document, raw if line.status == "ok" else None
+    for document in documents:
+        yield document, None
+
+
+def replace(path: Path, by: Path) -> None:
+    """Put one output in the place of another, with its header."""
+    os.replace(_header_path(by), _header_path(path))
+    os.replace(by, path)

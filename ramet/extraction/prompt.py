@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ramet.extraction.describe import describe
+from ramet.extraction.examples import Example
 from ramet.extraction.schema import Target
 from ramet.runtime.protocol.errors import InvalidRequest
 
-_MARK = "\u2983document\u2984"
-"""Stands for the document while the chat template renders the turns around it."""
+_MARK, _NOTE = "\u2983document\u2984", "\u2983note\u2984"
+"""Stand for the document, and for what is said about an earlier answer, while the chat template renders the turns."""
+
+_NOTE_TOKENS = 256
 
 
 class Template(Protocol):
@@ -49,36 +52,51 @@ def instruction(target: Target, prompt: str | None = None) -> Instruction:
     return Instruction(system=task + listing + rules, before="Document:\n", after="\n\nExtract the JSON record.")
 
 
-@dataclass(frozen=True)
 class Frame:
-    """Token ids around a document: ``prefix + document + suffix`` is the whole prompt."""
+    """Token ids around a document::
 
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
+        prefix (shared by all) | document | behind [| note] | end (the assistant's turn begins)
+
+    The parts are encoded apart, so that the prefix is the same ids for every document. Document and note are plain
+    text: what looks like a special token in them stays text.
+    """
+
+    def __init__(self, encoder: Encoder, before: str, behind: str, end: str) -> None:
+        self._encoder = encoder
+        self._behind, self._end = behind, end
+        self.prefix = tuple(encoder.encode(before, special=True))
+        self.suffix = tuple(encoder.encode(behind + end, special=True))
 
     @property
     def size(self) -> int:
+        """Tokens beside the document."""
         return len(self.prefix) + len(self.suffix)
 
+    def prompt(self, document: Sequence[int], note: str | None = None) -> list[int]:
+        """The whole prompt. ``note``: what was wrong with an earlier answer, said behind the document; all that stands
+        in front of it is as in the earlier prompt."""
+        if note is None:
+            return [*self.prefix, *document, *self.suffix]
+        said = self._encoder.encode(f"\n\n{note}")[:_NOTE_TOKENS]
+        behind = self._encoder.encode(self._behind, special=True)
+        return [*self.prefix, *document, *behind, *said, *self._encoder.encode(self._end, special=True)]
 
-def frame(
-    instruction: Instruction,
-    template: Template,
-    encoder: Encoder,
-    *,
-    turns: Sequence[Mapping[str, object]] = (),
-) -> Frame:
-    """Render the turns once and encode them in two parts, so that the prefix is the same ids for every document.
 
-    turns: messages between the system turn and the document's (examples). A document is encoded apart, as plain text:
-    what looks like a special token in it stays text.
-    """
+def frame(instruction: Instruction, template: Template, encoder: Encoder, examples: Sequence[Example] = ()) -> Frame:
+    """Render the turns once: system, examples (a user and an assistant turn each), and the document's own turn."""
     messages: list[dict[str, object]] = [
         {"role": "system", "content": instruction.system},
-        *(dict(turn) for turn in turns),
-        {"role": "user", "content": instruction.before + _MARK + instruction.after},
+        *_turns(instruction, examples),
+        {"role": "user", "content": instruction.before + _MARK + instruction.after + _NOTE},
     ]
-    before, mark, after = template.render(messages, add_generation_prompt=True).partition(_MARK)
-    if not mark or _MARK in after:
+    before, mark, rest = template.render(messages, add_generation_prompt=True).partition(_MARK)
+    behind, note, end = rest.partition(_NOTE)
+    if not mark or not note or _MARK in rest or _NOTE in end:
         raise InvalidRequest("the model's chat template does not keep the user's text as it is", param="model")
-    return Frame(tuple(encoder.encode(before, special=True)), tuple(encoder.encode(after, special=True)))
+    return Frame(encoder, before, behind, end)
+
+
+def _turns(instruction: Instruction, examples: Sequence[Example]) -> Iterator[dict[str, object]]:
+    for example in examples:
+        yield {"role": "user", "content": instruction.before + example.text + instruction.after}
+        yield {"role": "assistant", "content": example.answer}

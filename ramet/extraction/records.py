@@ -30,12 +30,14 @@ class Record(Struct, frozen=True):
     """One output line. ``value`` is the parsed JSON where status is ok, else what there is of it, or None.
 
     ok: keeps to the schema. length: cut by max_tokens. invalid: valid JSON that a validator refused. too_long: the
-    document does not fit the context. error: everything else; ``error`` says what.
+    document does not fit the context. error: everything else; ``error`` says what. ``confidence``: by JSON pointer of
+    the field, where it was asked for (see ``confidence.py``).
     """
 
     id: str | int
     status: Status
     value: object = None
+    confidence: dict[str, dict[str, float]] | None = None
     error: str | None = None
     attempts: int = 1
     usage: RecordUsage = RecordUsage()

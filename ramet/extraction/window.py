@@ -1,30 +1,26 @@
-"""Many documents through one extractor: a bounded number at a time, results in the inputs' order."""
+"""Many items through one worker: a bounded number at a time, results in the items' order."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import TypeAlias
+from typing import TypeVar
 
-from ramet.extraction.extractor import Extractor, Outcome
-from ramet.extraction.sources import Document
-
-Submit: TypeAlias = "Callable[[Coroutine[object, object, Outcome]], Future[Outcome]]"
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-def in_order(
-    documents: Iterable[Document], extractor: Extractor, submit: Submit, window: int
-) -> Iterator[tuple[Document, Outcome]]:
-    """Outcomes in the order of ``documents``, which is read only ``window`` documents ahead of what was given back.
+def in_order(items: Iterable[T], start: Callable[[T], Future[R]], window: int) -> Iterator[tuple[T, R]]:
+    """Results in the order of ``items``, which is read only ``window`` items ahead of what was given back.
 
-    submit: hands a coroutine to the event loop that the extractor's client lives on. Whatever ends the iteration early
-    (an error, the consumer) cancels what still runs.
+    start: begins the work on one item (hands a coroutine to an event loop, say). Whatever ends the iteration early (an
+    error, the consumer) cancels what still runs.
     """
-    running: deque[tuple[Document, Future[Outcome]]] = deque()
+    running: deque[tuple[T, Future[R]]] = deque()
     try:
-        for document in documents:
-            running.append((document, submit(extractor.extract(document))))
+        for item in items:
+            running.append((item, start(item)))
             if len(running) >= window:
                 yield _first(running)
         while running:
@@ -34,8 +30,8 @@ def in_order(
             future.cancel()
 
 
-def _first(running: deque[tuple[Document, Future[Outcome]]]) -> tuple[Document, Outcome]:
-    document, future = running[0]
-    outcome = future.result()
+def _first(running: deque[tuple[T, Future[R]]]) -> tuple[T, R]:
+    item, future = running[0]
+    result = future.result()
     running.popleft()
-    return document, outcome
+    return item, result
