@@ -82,6 +82,7 @@ class Device:
 def device(model_dir: Path) -> Device:
     from ramet.kernels import select
     from ramet.runtime.worker.model_runner import ModelRunner
+    from ramet.runtime.worker.models import load_model
 
     folder = store.open(model_dir)
     tokenizer = Tokenizer.load(folder)
@@ -89,7 +90,8 @@ def device(model_dir: Path) -> Device:
     @functools.cache
     def make_runner(threads: int) -> ModelRunner:
         ops = select(WorkerConfig(kernels="cpu", threads=threads))
-        return ModelRunner(folder, ops, tokenizer.token_table, kv_tokens=POOL * BLOCK, block_size=BLOCK)
+        model = load_model(folder, ops)
+        return ModelRunner(folder, ops, model, tokenizer.token_table, kv_tokens=POOL * BLOCK, block_size=BLOCK)
 
     return Device(tokenizer, make_runner)
 

@@ -50,15 +50,19 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(arguments: argparse.Namespace, options: SessionOptions, listener: socket.socket) -> int:
-    import uvicorn
-
-    from ramet.programs import add_program_routes
-    from ramet.runtime.frontend.http import create_app
     from ramet.session import Session
 
     host, port = listener.getsockname()[:2]
     print(f"loading {options.model} ...", file=sys.stderr, flush=True)
+    # The HTTP libraries take as long to import as the model to load: both at once.
+    importing = asyncio.create_task(asyncio.to_thread(_import_http))
     async with Session(options) as session:
+        await importing
+        import uvicorn
+
+        from ramet.programs import add_program_routes
+        from ramet.runtime.frontend.http import create_app
+
         app = create_app(
             session.client,
             session.folder,
@@ -75,3 +79,10 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
         print(f"ramet serves {session.folder.meta.name} on http://{place}:{port}/v1", file=sys.stderr, flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])
     return 0
+
+
+def _import_http() -> None:
+    import uvicorn  # noqa: F401
+
+    import ramet.programs
+    import ramet.runtime.frontend.http  # noqa: F401

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,10 @@ from ramet.runtime.store import ModelFolder
 
 from .constraints import Compile
 from .memory import available_bytes, pool_blocks
+from .models import Model, load_model
+
+if TYPE_CHECKING:
+    from ramet.runtime.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +36,15 @@ class ModelRunner:
         self,
         folder: ModelFolder,
         ops: OpSet,
+        model: Model,
         token_bytes: Sequence[bytes],
         *,
         kv_tokens: int,
         block_size: int,
     ) -> None:
-        from .models import load_model
-
         meta = folder.meta
         self._ops = ops
-        self._model = load_model(folder, ops)
+        self._model = model
         kv_dtype = getattr(ops, "kv_dtype", "f32")
         per_token = 2 * meta.layers * meta.kv_heads * meta.head_dim * KV_BYTES[kv_dtype]
         if kv_dtype == "int8":
@@ -85,17 +89,25 @@ def build_model(config: RuntimeConfig) -> tuple[ModelRunner, Compile]:
     from ramet.runtime.tokenizer import Tokenizer
 
     folder = store.open(Path(config.model))
-    tokenizer = Tokenizer.load(folder)
-    compile_spec = functools.partial(constrain.compile, tokenizer=tokenizer)
-    with ThreadPoolExecutor(1) as beside:
+
+    def text() -> tuple[Tokenizer, Compile]:
+        tokenizer = Tokenizer.load(folder)
+        compile_spec = functools.partial(constrain.compile, tokenizer=tokenizer)
         # The first compile reads the whole vocabulary: a quarter of a second, better now than in a request.
-        warm = beside.submit(compile_spec, ConstraintSpec("regex", "a"))
-        runner = ModelRunner(
-            folder,
-            _op_set(config.worker),
-            tokenizer.token_table,
-            kv_tokens=config.worker.kv_tokens,
-            block_size=config.scheduler.block_size,
-        )
-        warm.result()
+        compile_spec(ConstraintSpec("regex", "a"))
+        return tokenizer, compile_spec
+
+    with ThreadPoolExecutor(1) as beside:
+        reading = beside.submit(text)
+        ops = _op_set(config.worker)
+        model = load_model(folder, ops)
+        tokenizer, compile_spec = reading.result()
+    runner = ModelRunner(
+        folder,
+        ops,
+        model,
+        tokenizer.token_table,
+        kv_tokens=config.worker.kv_tokens,
+        block_size=config.scheduler.block_size,
+    )
     return runner, compile_spec
