@@ -155,7 +155,11 @@ class StateCore:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     def unblock(self, branch: Branch | None, parent: StateCore) -> None:
-        """The parent has come to the place of the fork: begin from what it holds."""
+        """The parent has come to the place of the fork: begin from what it holds (unless cancelled meanwhile)."""
+        if not self._blocked:
+            if branch is not None:
+                branch.close()
+            return
         self._blocked = False
         self.branch = branch
         self.log.append(parent.log.text())

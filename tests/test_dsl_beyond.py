@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dsl_waiting import idle
 from ramet.frontend_lang.fake import FakeBackend
 
 import ramet as rt
@@ -159,7 +160,7 @@ def test_a_model_calls_tools_and_then_answers() -> None:
     assert messages[4]["content"] == "<tool_response>\n5\n</tool_response>"
     constraint = fake.requests[1].call.constraint
     assert constraint is not None and '"const": "weather"' in constraint.text
-    assert "".join(state.text_iter()) == state.text() and fake.kept == {}
+    assert "".join(state.text_iter()) == state.text() and idle(fake)
     fake.close()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from dsl_waiting import idle
 from pydantic import BaseModel
 from ramet.frontend_lang.backend import GenCall
 from ramet.frontend_lang.fake import FakeBackend, words
@@ -148,10 +148,7 @@ def test_a_compiled_program_does_what_the_live_one_does(
             assert again.result() == live.result()
         calls = [request.call for request in fake.requests]
         assert sorted(map(repr, calls[first:])) == sorted(map(repr, calls[:first][-len(calls[first:]) :]))
-    end = time.monotonic() + 2
-    while fake.kept and time.monotonic() < end:
-        time.sleep(0.01)
-    assert fake.kept == {}
+    assert idle(fake)
 
 
 def test_compiled_batches_need_no_thread_per_item(fake: FakeBackend) -> None:

@@ -1,4 +1,4 @@
-"""Every Python block of docs/dsl.md runs, in order, in one namespace."""
+"""Every Python block of the pages on programs runs, in order, in one namespace per page."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def page() -> Iterator[FakeBackend]:
     backend.close()
 
 
-def test_every_block_of_the_page_runs(page: FakeBackend) -> None:
-    text = (DOCS / "dsl.md").read_text()
+@pytest.mark.parametrize(("name", "least"), [("dsl.md", 15), ("from-sglang.md", 1)])
+def test_every_block_of_the_page_runs(page: FakeBackend, name: str, least: int) -> None:
+    text = (DOCS / name).read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(blocks) >= 14
+    assert len(blocks) >= least
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in blocks:
-        exec(compile(block, "docs/dsl.md", "exec"), namespace)
+        exec(compile(block, f"docs/{name}", "exec"), namespace)

@@ -9,6 +9,7 @@ from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
+from dsl_waiting import idle
 from ramet.frontend_lang.backend import GenCall
 from ramet.frontend_lang.fake import FakeBackend
 
@@ -57,7 +58,7 @@ def test_later_calls_say_which_call_failed_first(fake: FakeBackend) -> None:
         with pytest.raises(rt.ProgramError, match="300 tokens"):
             read()
     assert isinstance(state.error(), rt.ProgramError)
-    assert fake.kept == {} and len(fake.requests) == 0
+    assert idle(fake) and len(fake.requests) == 0
 
 
 def test_values_from_before_the_error_can_be_read(fake: FakeBackend) -> None:
@@ -68,7 +69,7 @@ def test_values_from_before_the_error_can_be_read(fake: FakeBackend) -> None:
 
     state = program.run(backend=fake)
     assert len(state["good"]) == 3
-    assert state.error() is not None and fake.kept == {}
+    assert state.error() is not None and idle(fake)
 
 
 def test_an_unknown_variable_names_the_known_ones(fake: FakeBackend) -> None:
@@ -108,7 +109,8 @@ def test_an_exception_in_the_body_comes_out_and_cancels_the_rest() -> None:
         program.run(backend=fake)
     with pytest.raises(rt.ProgramCancelled, match="its body raised ZeroDivisionError"):
         seen[0]["slow"]
-    assert all(request.cancelled for request in fake.requests) and fake.kept == {} and fake.running == 0
+    assert idle(fake), (fake.kept.keys(), fake.running)
+    assert all(request.cancelled for request in fake.requests)
     fake.close()
 
 
@@ -283,7 +285,7 @@ def test_one_failing_item_does_not_harm_the_rest(fake: FakeBackend, generator: b
                 state["x"]
         else:
             assert state.error() is None and state.text().startswith("a" * (i + 1))
-    assert fake.kept == {}
+    assert idle(fake)
 
 
 def test_batch_items_of_every_kind(fake: FakeBackend) -> None:
@@ -333,7 +335,7 @@ def test_a_generator_batch_holds_a_window_and_stops_when_it_is_dropped(fake: Fak
     first = next(states)
     assert first.text().startswith("0")
     del states
-    assert len(started) < 20 and fake.kept == {}
+    assert len(started) < 20 and idle(fake)
 
 
 def test_sleeping_bodies_run_side_by_side(fake: FakeBackend) -> None:

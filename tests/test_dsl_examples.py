@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from dsl_waiting import idle
 from ramet.frontend_lang.fake import FakeBackend
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -31,14 +31,6 @@ def fake() -> Iterator[FakeBackend]:
     backend.close()
 
 
-def nothing_kept(fake: FakeBackend) -> bool:
-    """Branches are let go of on the backend's loop, soon after the body has returned."""
-    end = time.monotonic() + 2
-    while fake.kept and time.monotonic() < end:
-        time.sleep(0.01)
-    return not fake.kept
-
-
 def test_agents_share_the_system_prompt(fake: FakeBackend, capsys: pytest.CaptureFixture[str]) -> None:
     module = example("agents_shared_prompt")
     state = module.team.run("a walk", backend=fake)
@@ -46,7 +38,7 @@ def test_agents_share_the_system_prompt(fake: FakeBackend, capsys: pytest.Captur
     assert "five calls" in capsys.readouterr().out
     assert len(state["part"]) == 3 and state["ready"] in ("Yes", "No")
     assert all(module.RULES in request.text for request in fake.requests) and len(fake.requests) == 5
-    assert nothing_kept(fake)
+    assert idle(fake)
 
 
 def test_the_tree_of_thought_has_all_its_branches(fake: FakeBackend) -> None:
@@ -54,4 +46,13 @@ def test_the_tree_of_thought_has_all_its_branches(fake: FakeBackend) -> None:
     state = module.solve.run("1 + 1?", backend=fake)
     assert isinstance(state.result(), str)
     assert len(fake.requests) == sum(module.BREADTH**level for level in (1, 2, 3))
-    assert nothing_kept(fake)
+    assert idle(fake)
+
+
+def test_both_orders_of_a_prompt_say_the_same(fake: FakeBackend) -> None:
+    module = example("prompt_order")
+    for persona_first in (True, False):
+        module.debate.run(persona_first=persona_first, backend=fake).sync()
+    texts = [request.text for request in fake.requests]
+    assert len(texts) == 2 * module.TURNS
+    assert all(module.RULES in text for text in texts) and texts[0].startswith("You are Ada")

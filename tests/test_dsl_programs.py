@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from dsl_waiting import idle
 from ramet.frontend_lang.backend import GenCall
 from ramet.frontend_lang.fake import CLOSE, OPEN, FakeBackend
 
@@ -76,8 +77,7 @@ def test_a_finished_state_keeps_nothing(fake: FakeBackend) -> None:
     for state in states:
         assert len(state["b"]) == 3
         state.sync()
-    assert fake.kept == {}
-    assert fake.running == 0
+    assert idle(fake)
 
 
 def test_a_stop_inside_a_token_goes_in_front_of_the_next_text() -> None:
@@ -258,7 +258,7 @@ def test_n_gives_a_list_and_goes_on_with_the_first(fake: FakeBackend) -> None:
     assert len(state["a"]) == 3
     assert state.text() == f"q{state['a'][0]}!{state['b']}"
     assert len(state.get_meta_info("a")) == 3
-    assert fake.kept == {}
+    assert idle(fake)
 
 
 def test_dtype_values_are_text_and_typed_on_request() -> None:
@@ -368,7 +368,7 @@ def test_forks_own_no_thread(fake: FakeBackend) -> None:
     state = program.run(backend=fake)
     assert len(state["v"]) == 1000
     assert peak == before
-    assert fake.kept == {}
+    assert idle(fake)
 
 
 def test_forks_that_nobody_holds_are_let_go(fake: FakeBackend) -> None:
@@ -385,7 +385,7 @@ def test_forks_that_nobody_holds_are_let_go(fake: FakeBackend) -> None:
         assert len(fake.kept) == 1, "the parent's own"
 
     program.run(backend=fake).sync()
-    assert fake.kept == {}
+    assert idle(fake)
 
 
 def test_a_finished_state_can_go_on(fake: FakeBackend) -> None:
@@ -397,7 +397,7 @@ def test_a_finished_state_can_go_on(fake: FakeBackend) -> None:
     text = state.text()
     state += " more" + rt.gen("b", max_tokens=3)
     assert state.text() == f"{text} more{state['b']}"
-    assert fake.kept == {}
+    assert idle(fake)
 
 
 def test_seed_and_path_tell_forks_apart() -> None:

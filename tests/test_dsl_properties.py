@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import resource
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from dsl_waiting import idle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ramet.frontend_lang.fake import FakeBackend
@@ -104,10 +104,7 @@ def test_the_text_is_the_concatenation_of_what_was_appended(steps: list[Any]) ->
                 .decode()
             )
             assert expected.startswith(spelled), "ids spell the text, as far as it is encoded"
-        end = time.monotonic() + 2
-        while fake.kept and time.monotonic() < end:
-            time.sleep(0.005)
-        assert fake.kept == {} and fake.running == 0
+        assert idle(fake)
     finally:
         fake.close()
 
@@ -132,5 +129,5 @@ def test_ten_thousand_async_bodies_need_few_threads_and_little_memory() -> None:
     assert threads <= 16
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 200, f"{grown:.0f} MB"
-    assert fake.kept == {}
+    assert idle(fake)
     fake.close()

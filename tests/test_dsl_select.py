@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from dsl_waiting import idle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ramet.frontend_lang.backend import Piece
@@ -85,7 +86,7 @@ def test_generated_ids_in_front_are_not_touched(words: WordBackend) -> None:
     first, second = words.requests
     assert second.prompt[: len(first.prompt) + 3] == [*first.prompt, *state["a"].encode()]
     assert state.text() == "q" + state["a"] + state["x"] + state["b"]
-    assert words.kept == {}
+    assert idle(words)
 
 
 def test_select_without_a_name_appends_its_text(words: WordBackend) -> None:
@@ -181,4 +182,4 @@ def test_max_tokens_zero_gives_the_next_tokens_alternatives_and_appends_nothing(
     assert state["p"] == "" and state.text() == "q|" + state["b"]
     logprob_, token, text = state.get_meta_info("p")["output_top_logprobs"][0][0]
     assert logprob_ < 0 and text == chr(token)
-    assert words.kept == {}
+    assert idle(words)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from dsl_waiting import idle
 from ramet.frontend_lang.fake import FakeBackend
 
 import ramet as rt
@@ -169,7 +170,7 @@ def test_async_programs_from_plain_code_and_from_a_running_loop() -> None:
     assert all(state.text().startswith(f"t{i}") for i, state in enumerate(states))
     streamed = agent.run("T", backend=fake, stream=True)
     assert "".join(streamed.text_iter()) == state.text()
-    assert fake.kept == {}
+    assert idle(fake)
     fake.close()
 
 
@@ -191,7 +192,7 @@ def test_async_batches_own_no_threads() -> None:
     states = list(program.run_batch([(i,) for i in range(500)], num_threads=500, backend=fake))
     assert [s.ret_value for s in states] == [None if i == 7 else i for i in range(500)]
     assert isinstance(states[7].error(), ValueError)
-    assert peak < 10 and fake.kept == {}
+    assert peak < 10 and idle(fake)
     fake.close()
 
 
@@ -238,5 +239,5 @@ def test_cancelling_an_awaited_program_ends_its_generations() -> None:
     import time
 
     time.sleep(0.05)
-    assert fake.requests[0].cancelled and fake.running == 0 and fake.kept == {}
+    assert fake.requests[0].cancelled and idle(fake)
     fake.close()
