@@ -23,7 +23,6 @@ from ramet.frontend_lang.token_branch import TokenBranch
 from ramet.frontend_lang.where import Where
 from ramet.http_client import Head, HttpClient, Unreachable, lines_of
 from ramet.programs import ProgramFailure, ProgramResult, decode_line, encode_body
-from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.frontend.http.remote import Line, TokenizerReply
 from ramet.runtime.frontend.requests import ScoreRequest, ScoreResult
 from ramet.runtime.protocol.errors import (
@@ -51,7 +50,7 @@ class EndpointBackend(TextSide):
 
     def __init__(self, loop: LoopThread, http: HttpClient, model: TokenizerReply) -> None:
         tokenizer = Tokenizer(model.definition, model.meta)
-        super().__init__(tokenizer, ChatTemplate(model.meta, tokenizer), model.meta)
+        super().__init__(tokenizer, model.meta)
         self.loop = loop
         self.http = http
         self.context = model.context

@@ -160,7 +160,7 @@ class Engine:
 def _make_backend(loop: LoopThread, session: Session) -> EngineBackend:
     from ramet.engine_backend import EngineBackend
 
-    return EngineBackend(loop, session.client, session.tokenizer, session.template, session.folder.meta)
+    return EngineBackend(loop, session.client, session.tokenizer, session.folder.meta)
 
 
 def _pull(loop: LoopThread, source: AsyncIterator[Any]) -> Iterator[Any]:

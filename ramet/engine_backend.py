@@ -8,7 +8,6 @@ from typing import cast
 from ramet.frontend_lang.backend import Branch, BranchKey, Cut, End, GenCall, TokenChunk
 from ramet.frontend_lang.loop import LoopThread
 from ramet.frontend_lang.token_branch import TokenBranch
-from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.frontend.client import Client, Generation
 from ramet.runtime.frontend.requests import GenerateRequest, ScoreRequest
 from ramet.runtime.protocol.messages import BranchRef, Namespace, TokenLogprob, Usage
@@ -27,11 +26,10 @@ class EngineBackend(TextSide):
         loop: LoopThread,
         client: Client,
         tokenizer: Tokenizer,
-        template: ChatTemplate,
         meta: ModelMeta,
         namespace: Namespace | None = None,
     ) -> None:
-        super().__init__(tokenizer, template, meta)
+        super().__init__(tokenizer, meta)
         self.namespace = namespace or Namespace()
         self.loop = loop
         self.client = client

@@ -25,7 +25,6 @@ from ramet.frontend_lang.options import Options, make_options
 from ramet.frontend_lang.replay import Replay
 from ramet.frontend_lang.run import Run
 from ramet.frontend_lang.slot import Slot
-from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.frontend.http.errors import bad_request, translate
 from ramet.runtime.frontend.http.remote import Lines
 from ramet.runtime.frontend.http.server import Server, read_body, watcher
@@ -81,12 +80,9 @@ def add_program_routes(app: FastAPI) -> None:
 
     def backend_of(tenant: str) -> EngineBackend:
         if tenant not in backends:
-            template = ChatTemplate(server.meta, server.tokenizer)
             loop = LoopThread.current()
             namespace = Namespace(tenant=tenant)
-            backends[tenant] = EngineBackend(
-                loop, server.client, server.tokenizer, template, server.meta, namespace=namespace
-            )
+            backends[tenant] = EngineBackend(loop, server.client, server.tokenizer, server.meta, namespace=namespace)
         return backends[tenant]
 
     @app.post("/v1/programs")

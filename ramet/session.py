@@ -77,6 +77,7 @@ class Session:
             await starting
             self.client = Client(self.launcher.config.frontend_endpoint, self.tokenizer)
             await self.client.start()
+            self.client.warm()
         except BaseException:
             await asyncio.to_thread(self.launcher.stop)
             raise
@@ -103,10 +104,11 @@ class Session:
         return self.client.context
 
     def _runtime_failed(self, reason: str) -> None:
-        """The launcher has given up a process: what is open ends with the reason, instead of waiting."""
+        """The launcher has given up a process: what is open or comes later ends with the reason, instead of
+        waiting."""
         client: Client | None = getattr(self, "client", None)
         if client is not None:
-            client.fail_all(reason)
+            client.give_up(reason)
 
 
 class BackgroundSession:

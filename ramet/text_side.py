@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from ramet.frontend_lang.backend import Piece
 from ramet.runtime.frontend.chat import ChatTemplate
@@ -19,13 +20,20 @@ _LONG_TEXT = 20_000
 class TextSide:
     """The half of ``TokenBackend`` that needs no model, only its tokeniser and chat template."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, meta: ModelMeta) -> None:
+    def __init__(self, tokenizer: Tokenizer, meta: ModelMeta) -> None:
         self.tokenizer = tokenizer
-        self.template = template
         self.meta = meta
-        self.default_system: str | None = template.default_system or None
         special = sorted(tokenizer.special_tokens, key=len, reverse=True)
         self._special = re.compile(f"({'|'.join(map(re.escape, special))})") if special else None
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """Raises InvalidRequest for a base model, which has none: programs without roles work all the same."""
+        return ChatTemplate(self.meta, self.tokenizer)
+
+    @cached_property
+    def default_system(self) -> str | None:
+        return self.template.default_system or None
 
     def tools_text(self, tools: Sequence[Mapping[str, object]]) -> str:
         return f"\n\n{tools_text(tools)}"

@@ -6,9 +6,11 @@ import json
 import os
 import time
 
+import psutil
 import pytest
 from ramet.runtime.constrain.bounded import BoundedCompiler, raise_verdict
 from ramet.runtime.constrain.child import Verdict
+from ramet.runtime.frontend.compile_check import BoundedCompile
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
     ConstraintTimeout,
@@ -32,6 +34,39 @@ def compiler(tokenizer):
     bounded.warm()
     yield bounded
     bounded.close()
+
+
+def children() -> set[int]:
+    """Compiling processes of this one that run."""
+    mine = psutil.Process().children(recursive=True)
+    return {child.pid for child in mine if "ramet.runtime.constrain.child" in child.cmdline()}
+
+
+def test_a_check_uses_the_child_that_was_warmed_up(tokenizer):
+    before = children()
+    compile = BoundedCompile(tokenizer)
+    compile.warm()
+    compile(ConstraintSpec("regex", "a+"))  # also while the child still starts
+    [pid] = children() - before
+    compile(ConstraintSpec("regex", "b+"))
+    assert children() - before == {pid}
+    compile.close()
+    assert children() == before
+    with pytest.raises(ConstraintCrashed, match="closed"):
+        compile(ConstraintSpec("regex", "c+"))
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.3])
+def test_closing_while_it_warms_up_leaves_nothing(tokenizer, after_s):
+    before = children()
+    compile = BoundedCompile(tokenizer)
+    started = time.monotonic()
+    compile.warm()
+    time.sleep(after_s)
+    compile.close()
+    assert time.monotonic() - started < after_s + 2, "closing does not wait for the child"
+    compile._warming.join(60)
+    assert children() == before
 
 
 def schema(document) -> ConstraintSpec:

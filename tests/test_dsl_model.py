@@ -15,7 +15,6 @@ from ramet.frontend_lang.backend import Piece
 from ramet.frontend_lang.loop import LoopThread
 from ramet.frontend_lang.token_branch import TokenBranch
 from ramet.runtime import store
-from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.tokenizer import Tokenizer
 
 import ramet as rt
@@ -30,7 +29,7 @@ def codec(model_dir: Path) -> Iterator[EngineBackend]:
     folder = store.open(model_dir)
     tokenizer = Tokenizer.load(folder)
     loop = LoopThread()
-    yield EngineBackend(loop, None, tokenizer, ChatTemplate(folder.meta, tokenizer), folder.meta)  # type: ignore[arg-type]
+    yield EngineBackend(loop, None, tokenizer, folder.meta)  # type: ignore[arg-type]
     loop.close()
 
 

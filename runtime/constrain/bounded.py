@@ -92,6 +92,8 @@ class BoundedCompiler:
         with self._places:
             with self._lock:
                 child = self._idle.pop() if self._idle else None
+                if self._closed:
+                    raise ConstraintCrashed("the compiler of constraints is closed")
             if child is None or not child.alive:
                 child = _Child(self._hello)
             try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ramet.runtime.protocol.errors import GenerationFailed, RametError, RequestTimeout
+from ramet.runtime.protocol.errors import RametError, RequestTimeout
 
 MakeMessage = Callable[[bool], Any]
 """The message; True where it may name a parent branch, False where it has to hold all ids."""
@@ -64,6 +64,6 @@ class Calls:
         if call is not None and not call.answer.done():
             call.answer.set_exception(error)
 
-    def fail_all(self, reason: str) -> None:
+    def fail_all(self, error: RametError) -> None:
         for id in list(self._open):
-            self.fail(id, GenerationFailed(reason))
+            self.fail(id, error)

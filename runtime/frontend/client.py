@@ -19,6 +19,7 @@ from ramet.runtime.protocol.errors import (
     InvalidRequest,
     RametError,
     RequestTimeout,
+    Unavailable,
 )
 from ramet.runtime.protocol.ids import pack_ids
 from ramet.runtime.protocol.messages import (
@@ -96,6 +97,8 @@ class Client:
         self._submission = Submission(self._link, self._branches, clock)
         self._last_id = 0
         self._closed = False
+        self.gone = ""
+        """Why nothing is generated any more (see ``give_up``); empty while all is well."""
 
     async def start(self, timeout_s: float = 60.0) -> None:
         """Connects. Raises GenerationFailed if no scheduler answers in time."""
@@ -111,7 +114,7 @@ class Client:
             self.cancel(state)
             state.end_all(Finish("cancelled", Usage(), message="the client was closed"))
             self._settle(state)
-        self._calls.fail_all("the client was closed")
+        self._calls.fail_all(GenerationFailed("the client was closed"))
         await self._link.close()
         await asyncio.to_thread(self._bounded.close)
 
@@ -184,6 +187,10 @@ class Client:
     async def compile(self, spec: Any) -> None:
         """Raises the ConstraintError of ``spec``, if it has one: the check that every request's constraint passes."""
         await self._constraints.check(constraint_key(spec), spec)
+
+    def warm(self) -> None:
+        """Get ready to compile constraints, in the background, so that the first one does not wait for it."""
+        self._bounded.warm()
 
     # ------------------------------------------------------------ score, control
 
@@ -272,13 +279,17 @@ class Client:
     def lost(self, seconds: float) -> None:
         if seconds < self._lost_s or not self.busy:
             return
-        self.fail_all(f"the scheduler has not answered for {seconds:.0f} s")
+        self._fail_all(GenerationFailed(f"the scheduler has not answered for {seconds:.0f} s"))
 
-    def fail_all(self, reason: str) -> None:
-        """Every open request ends with GenerationFailed: the runtime is gone for good."""
+    def give_up(self, reason: str) -> None:
+        """The runtime is gone for good: what is open, and what comes from now on, ends with Unavailable."""
+        self.gone = reason or "the runtime has ended"
+        self._fail_all(Unavailable(self.gone))
+
+    def _fail_all(self, error: RametError) -> None:
         for state in list(self._open.values()):
-            self._fail(state, GenerationFailed(reason))
-        self._calls.fail_all(reason)
+            self._fail(state, error)
+        self._calls.fail_all(error)
 
     def message(self, message: Any) -> None:
         kind = type(message)
@@ -382,3 +393,5 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise GenerationFailed("the client is closed")
+        if self.gone:
+            raise Unavailable(self.gone)

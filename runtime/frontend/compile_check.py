@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import threading
 from collections import OrderedDict
@@ -10,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from ramet.runtime.protocol.errors import ConstraintError
+from ramet.runtime.protocol.errors import ConstraintCrashed, ConstraintError
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 if TYPE_CHECKING:
@@ -21,24 +22,46 @@ Compile = Callable[[ConstraintSpec], object]
 
 
 class BoundedCompile:
-    """Compiles in a child process under limits of time and memory. The child starts with the first constraint."""
+    """Compiles in a child process under limits of time and memory. The child starts with the first constraint,
+    or with ``warm``."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._compiler: BoundedCompiler | None = None
         self._lock = threading.Lock()
+        self._closed = False
+        self._warming: threading.Thread | None = None
 
     def __call__(self, spec: ConstraintSpec) -> None:
+        if self._warming is not None:
+            self._warming.join()  # sooner done than a second child is there
+        self._started().check(spec)
+
+    def warm(self) -> None:
+        """Start the child now. Returns at once."""
+
+        def start() -> None:
+            # A child that does not start is an error of the first constraint, which tries again.
+            with contextlib.suppress(ConstraintError):
+                self._started().warm()
+
+        self._warming = threading.Thread(target=start, name="ramet-warm-constraints", daemon=True)
+        self._warming.start()
+
+    def _started(self) -> BoundedCompiler:
         from ramet.runtime.constrain.bounded import BoundedCompiler  # only when a constraint is used
 
         with self._lock:
+            if self._closed:
+                raise ConstraintCrashed("the client is closed")
             if self._compiler is None:
                 self._compiler = BoundedCompiler(self._tokenizer)
-        self._compiler.check(spec)
+            return self._compiler
 
     def close(self) -> None:
         """Ends the child."""
         with self._lock:
+            self._closed = True
             if self._compiler is not None:
                 self._compiler.close()
 

@@ -74,6 +74,12 @@ class GenerationFailed(RametError):
     code = "generation_failed"
 
 
+class Unavailable(GenerationFailed):
+    """A process of the runtime was given up: nothing is generated any more until it is started anew (HTTP 503)."""
+
+    code = "unavailable"
+
+
 class ModelNotFound(RametError):
     """The model, or a file of it, is not there; the message says how to get it."""
 

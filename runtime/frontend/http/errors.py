@@ -17,6 +17,7 @@ from ramet.runtime.protocol.errors import (
     Overloaded,
     RametError,
     RequestTimeout,
+    Unavailable,
 )
 from starlette.requests import Request
 from starlette.responses import Response
@@ -64,6 +65,8 @@ def translate(error: RametError, *, prompt_param: str = "prompt", constraint_par
             return bad_request(message, constraint_param, error.code)
         case ModelNotFound():
             return HttpError(404, message, param="model", code=error.code)
+        case Unavailable():
+            return HttpError(503, message, kind="server_error", code=error.code)
         case Overloaded() if error.code == "draining":
             return HttpError(503, message, kind="overloaded_error", code=error.code)
         case Overloaded():

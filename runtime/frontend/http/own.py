@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import resources
+from typing import Any
 
 from fastapi import FastAPI
+from ramet.runtime.protocol.errors import GenerationFailed, RequestTimeout
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,7 +37,12 @@ def _state(app: FastAPI, server: Server) -> None:
     @app.get("/ready")
     async def ready() -> Response:
         """Requests would be taken: scheduler and worker are there."""
-        stats = await client.control("stats", timeout_s=2.0) if client.connected else {}
+        stats: dict[str, Any] = {}
+        if client.gone:
+            return json_response({"status": "not ready", "reason": client.gone}, 503)
+        if client.connected:
+            with contextlib.suppress(RequestTimeout, GenerationFailed):
+                stats = await client.control("stats", timeout_s=2.0)
         good = bool(stats) and bool(stats.get("ready", True)) and not stats.get("draining", False)
         return json_response({"status": "ready" if good else "not ready"}, 200 if good else 503)
 
