@@ -17,6 +17,7 @@ from .constraint import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from .control import flush_cache, get_server_info
 from .defaults import default_backend, global_config, set_default_backend, set_default_factory
 from .errors import NoBackend, ProgramCancelled, ProgramError, UnknownVariable
+from .expr import Gen, Select
 from .program import Function, function
 from .roles import (
     assistant,
@@ -52,9 +53,11 @@ __all__ = [
     "ChoicesSamplingMethod",
     "Compiled",
     "Function",
+    "Gen",
     "NoBackend",
     "ProgramCancelled",
     "ProgramError",
+    "Select",
     "State",
     "Tool",
     "ToolCall",

@@ -47,6 +47,8 @@ _NAMES = {
         "Compiled",
         "ChoicesSamplingMethod",
         "Function",
+        "Gen",
+        "Select",
         "NoBackend",
         "ProgramCancelled",
         "ProgramError",
