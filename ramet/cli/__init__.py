@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "what this machine has and lacks, and which setting to change",
     "plan": "KV memory and concurrency of a model on this machine",
     "schema": "which keywords of a JSON Schema are enforced, and what it costs",
+    "simulate": "replay a trace through the scheduler in virtual time",
     "bench": "measure servers with six workloads, beside what this machine can do",
 }
 

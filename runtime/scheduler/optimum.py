@@ -45,16 +45,31 @@ def structural(requests: Sequence[TraceRequest], block_size: int = 1) -> float:
 
 def distinct_tokens(requests: Sequence[TraceRequest]) -> int:
     """Tokens that an unbounded cache would hold in the end: the working set."""
-    seen: set[tuple[tuple[str, int], ...]] = set()
+    seen: set[tuple[int, str, int]] = set()
+    paths: dict[tuple[int, str, int], int] = {}
     total = 0
     for index, request in enumerate(requests):
-        path: tuple[tuple[str, int], ...] = ()
-        for segment in (*request.prompt, (f"out {index}", request.output)):
-            path = (*path, segment)
-            if path not in seen:
-                seen.add(path)
-                total += segment[1]
+        path = 0
+        for name, count in (*request.prompt, (f"out {index}", request.output)):
+            step = (path, name, count)
+            if step not in seen:
+                seen.add(step)
+                total += count
+            path = paths.setdefault(step, len(paths) + 1)
     return total
+
+
+def distinct_blocks(requests: Sequence[TraceRequest], block_size: int) -> int:
+    """Different blocks of the prompts, a partial last one included."""
+    vocabulary = vocabulary_for(requests)
+    span = block_size * 4
+    numbers: dict[tuple[int, bytes], int] = {}
+    for request in requests:
+        ids = vocabulary.ids(request.prompt)
+        before = 0
+        for at in range(0, len(ids), span):
+            before = numbers.setdefault((before, ids[at : at + span]), len(numbers) + 1)
+    return len(numbers)
 
 
 def clairvoyant(requests: Sequence[TraceRequest], capacity_blocks: int, block_size: int) -> float:
