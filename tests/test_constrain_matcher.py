@@ -103,5 +103,58 @@ def test_bad_specifications_are_invalid(tokenizer, spec):
         compile(spec, tokenizer)
 
 
+UNSPEAKABLE = "\U00040000"  # its first byte is in no token of the model
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", UNSPEAKABLE),
+        ("regex", f"a{UNSPEAKABLE}b"),
+        ("regex", f"(?:{UNSPEAKABLE}|\U00080001)"),
+        ("regex", f"[{UNSPEAKABLE}-\U000bfffd]{{2,3}}"),
+        ("regex", "a\\x1d"),
+        ("regex", "[\x13\x14]"),
+        ("choice", json.dumps([UNSPEAKABLE])),
+        ("choice", json.dumps(["a\x04"])),
+        ("json_schema", json.dumps({"const": UNSPEAKABLE})),
+        ("json_schema", json.dumps({"enum": [{"k": [f"x{UNSPEAKABLE}"]}]})),
+        ("json_schema", json.dumps({"type": "string", "pattern": f"^{UNSPEAKABLE}+$"})),
+        ("json_schema", json.dumps({"type": "object", "properties": {UNSPEAKABLE: {}}, "required": [UNSPEAKABLE]})),
+    ],
+)
+@pytest.mark.parametrize("whitespace", ["compact", "flexible"])
+def test_text_that_no_token_spells_is_refused(tokenizer, kind, text, whitespace):
+    with pytest.raises(UnsupportedConstraint, match="no token of the model can spell"):
+        compile(ConstraintSpec(kind, text, whitespace), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", f"[a{UNSPEAKABLE}]"),
+        ("regex", "[^a]x"),
+        ("regex", "\U0001f600|\U0010ffff"),
+        ("json_schema", json.dumps({"const": "a\x04\x1d"})),
+        ("json_schema", json.dumps({"type": "string", "pattern": "^[\x13\x14]$"})),
+        ("json_schema", json.dumps({"type": "string", "minLength": 2, "maxLength": 3})),
+    ],
+)
+def test_a_text_that_can_be_spelled_is_reached(tokenizer, kind, text):
+    """Whatever the mask offers is taken, up to the end."""
+    matcher = compile(ConstraintSpec(kind, text), tokenizer).matcher()
+    for _ in range(40):
+        if matcher.can_end:
+            return
+        forced = matcher.forced()
+        if forced:
+            assert matcher.advance(forced)
+            continue
+        offered = sorted(allowed(matcher, tokenizer))
+        assert offered and all(matcher.fork().advance((token,)) for token in offered[:: len(offered) // 50 + 1])
+        assert matcher.advance((offered[0],))
+    pytest.fail("no end")
+
+
 def test_missing_bytes():
     assert missing_bytes([bytes(range(255))]) == {255}

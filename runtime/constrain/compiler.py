@@ -42,6 +42,13 @@ class Compiler:
                 f"the constraint asks for text with byte 0x{unspeakable[0]:02X}, which no token of the model can spell",
                 keyword="const",
             )
+        for each in form.classes:
+            if each and not each - self.vocabulary.unspeakable:
+                raise UnsupportedConstraint(
+                    f"the constraint asks for a character like U+{each.ranges[0][0]:04X}, which no token of the model "
+                    "can spell",
+                    keyword="regex" if spec.kind == "regex" else "pattern",
+                )
         return engine_constraint(form, self.vocabulary)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from ramet.runtime.constrain.numbers import NUMBER
-from ramet.runtime.constrain.strings.lang import ANY, Lang, Texts
+from ramet.runtime.constrain.strings.chars import CharSet
+from ramet.runtime.constrain.strings.lang import ANY, Alt, Both, Chars, Lang, Rep, Seq, Texts
 from ramet.runtime.constrain.strings.write import Writer
 from ramet.runtime.protocol.errors import ConstraintTooComplex
 
@@ -25,6 +26,8 @@ class Grammar:
         self.raw = Writer(json=False)
         self.spelled: set[int] = set()
         """Bytes of literals: text that the model may be forced to write."""
+        self.classes: set[CharSet] = set()
+        """Sets of characters of which one has to be written as it is."""
         self._lines: list[str] = []
         self._rules: dict[str, str] = {}
         self._terminals: dict[str, str] = {}
@@ -70,7 +73,7 @@ class Grammar:
         """Terminal of the JSON strings whose content is in the language."""
         found = self._strings.get(lang)
         if found is None:
-            self._spell(lang)
+            self._spell(lang, quoted=True)
             found = self._strings[lang] = self.terminal(self.text.string(lang))
         return found
 
@@ -89,6 +92,7 @@ class Grammar:
         if self.flexible:
             head = f'{self.string(lang)} ":"'
             return head, f'"," {head}'
+        self._spell(lang, quoted=True)
         body = self.text.quoted(lang)
         return self.terminal(body('"', '":')), self.terminal(body(',"', '":'))
 
@@ -112,10 +116,21 @@ class Grammar:
         """Free text up to the end."""
         return self.terminal("/(?s:.*)/")
 
-    def _spell(self, lang: Lang) -> None:
+    def _spell(self, lang: Lang, *, quoted: bool = False) -> None:
+        """Note what the language may demand. ``quoted``: control characters are written as escapes."""
         if isinstance(lang, Texts):
             for text in lang.texts:
-                self.spelled.update(text.encode("utf-8", "surrogatepass"))
+                self.spelled.update(
+                    (json.dumps(text, ensure_ascii=False) if quoted else text).encode("utf-8", "surrogatepass")
+                )
+        elif isinstance(lang, Chars):
+            if not (quoted and lang.set.ranges and lang.set.ranges[0][0] < 0x80):
+                self.classes.add(lang.set)
+        elif isinstance(lang, Rep):
+            self._spell(lang.part, quoted=quoted)
+        elif isinstance(lang, (Seq, Alt, Both)):
+            for part in lang.parts:
+                self._spell(part, quoted=quoted)
 
     def anything(self) -> str:
         """The rule of every JSON value."""

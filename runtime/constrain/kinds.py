@@ -9,6 +9,7 @@ import msgspec
 from ramet.runtime.constrain.grammar import Grammar
 from ramet.runtime.constrain.scanner import Place
 from ramet.runtime.constrain.schema import Order, write
+from ramet.runtime.constrain.strings.chars import CharSet
 from ramet.runtime.constrain.strings.lang import Lang, literals
 from ramet.runtime.constrain.strings.meaning import full
 from ramet.runtime.constrain.strings.tree import PatternError, PatternUnsupported
@@ -88,12 +89,13 @@ def decode(text: str) -> object:
 
 @dataclass(frozen=True)
 class Lowered:
-    """``grammar``: the engine's text. ``spelled``: bytes of text that it may force. ``place``: what the matcher has to
-    watch besides."""
+    """``grammar``: the engine's text. ``spelled``: bytes of text that it may force; ``classes``: sets of characters of
+    which it may force one. ``place``: what the matcher has to watch besides."""
 
     grammar: str
     spelled: frozenset[int] = frozenset()
     place: Place | None = None
+    classes: frozenset[CharSet] = frozenset()
 
 
 def lowered(spec: ConstraintSpec) -> Lowered:
@@ -115,7 +117,7 @@ def lowered(spec: ConstraintSpec) -> Lowered:
         return Lowered(_gbnf(spec.text))
     else:
         raise InvalidConstraint(f"constraint kind {spec.kind!r} is not known: use one of {', '.join(KINDS)}")
-    return Lowered(grammar.finish(start), frozenset(grammar.spelled), place)
+    return Lowered(grammar.finish(start), frozenset(grammar.spelled), place, frozenset(grammar.classes))
 
 
 def _gbnf(text: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+from ramet.runtime.constrain.strings.chars import CharSet, charset
 from ramet.runtime.constrain.unique import TokenIndex
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class Vocabulary:
         """For constraints that must know what tokens spell."""
         return TokenIndex(self.table)
 
+    @cached_property
+    def unspeakable(self) -> CharSet:
+        """Characters that no text can have: a byte of theirs is missing."""
+        return characters_with(self.missing)
+
     @property
     def words(self) -> int:
         """Length of a mask row in 32-bit words."""
@@ -82,3 +88,18 @@ def missing_bytes(table: Sequence[bytes]) -> frozenset[int]:
     for token in table:
         present.update(token)
     return frozenset(range(256)) - present
+
+
+def characters_with(first_bytes: Iterable[int]) -> CharSet:
+    """Characters whose UTF-8 begins with one of these bytes."""
+    ranges = []
+    for byte in first_bytes:
+        if byte < 0x80:
+            ranges.append((byte, byte))
+        elif 0xC2 <= byte < 0xE0:
+            ranges.append(((byte & 0x1F) << 6, ((byte & 0x1F) << 6) + 0x3F))
+        elif 0xE0 <= byte < 0xF0:
+            ranges.append((max((byte & 0xF) << 12, 0x800), ((byte & 0xF) << 12) + 0xFFF))
+        elif 0xF0 <= byte < 0xF5:
+            ranges.append((max((byte & 7) << 18, 0x10000), min(((byte & 7) << 18) + 0x3FFFF, 0x10FFFF)))
+    return charset(ranges)
