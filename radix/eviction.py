@@ -46,10 +46,14 @@ POLICIES: dict[str, Callable[[Node], int]] = {
 }
 
 
+def _end_of_retention(node: Node) -> int:
+    return int(node.retain_until * 1000)
+
+
 class LeafQueue:
     """Evictable leaves by a key, smallest first, in O(log n) per change.
 
-    A node's key can't change while it is evictable (a use would lock it first), so an entry is pushed when its node
+    A node's key can't change while it waits here (a use would lock it first), so an entry is pushed when its node
     becomes an unlocked leaf and goes stale when the node stops being one. Stale entries are dropped as they surface,
     and all at once when they are the majority. An entry is one integer: the key, then the stamp that finds the node.
     """
@@ -66,22 +70,19 @@ class LeafQueue:
         return len(self._nodes)
 
     def push(self, node: Node) -> None:
-        """``node`` has become an unlocked leaf."""
-        if node.stamp:
-            del self._nodes[node.stamp]
+        """``node`` waits in no queue yet."""
         self._stamp += 1
-        node.stamp = self._stamp
+        node.queue, node.stamp = self, self._stamp
         self._nodes[self._stamp] = node
         heapq.heappush(self._heap, self._key(node) << 64 | self._stamp)
 
     def discard(self, node: Node) -> None:
-        """``node`` is no longer one."""
-        if node.stamp:
-            del self._nodes[node.stamp]
-            node.stamp = 0
-            if len(self._heap) > 2 * len(self._nodes) + 64:
-                self._heap = [entry for entry in self._heap if entry & _STAMP in self._nodes]
-                heapq.heapify(self._heap)
+        """``node`` waits here, and is to wait no longer."""
+        del self._nodes[node.stamp]
+        node.queue, node.stamp = None, 0
+        if len(self._heap) > 2 * len(self._nodes) + 64:
+            self._heap = [entry for entry in self._heap if entry & _STAMP in self._nodes]
+            heapq.heapify(self._heap)
 
     def first(self) -> Node | None:
         """The node to evict from next; it stays in the queue."""
@@ -115,7 +116,7 @@ class Shadows:
 
 
 class EvictionOrder:
-    """All evictable leaves of a tree under one policy, in a pool of ``blocks``.
+    """All evictable leaves of a shelf under one policy; ``blocks``: how many it may hold.
 
     ``segmented``: the tree keeps ``Node.protected`` and fingerprints, and tells of blocks that come and go.
     """
@@ -126,22 +127,35 @@ class EvictionOrder:
         self.segmented = policy == "slru"
         key = POLICIES[policy]
         self._probation, self._protected = LeafQueue(key), LeafQueue(key)
+        self._retained = LeafQueue(_end_of_retention)
         self._floor = int(blocks * PROBATION_SHARE)
         self.shadows = Shadows(blocks * SHADOWS_PER_BLOCK if self.segmented else 0)
         self.on_probation = 0
         """Blocks of unprotected nodes, evictable or not."""
 
     def __len__(self) -> int:
-        return len(self._probation) + len(self._protected)
+        return len(self._probation) + len(self._protected) + len(self._retained)
 
     def push(self, node: Node) -> None:
-        (self._protected if node.protected else self._probation).push(node)
+        """``node`` has become an unlocked leaf."""
+        if node.retained:
+            self._retained.push(node)
+        elif node.protected:
+            self._protected.push(node)
+        else:
+            self._probation.push(node)
 
-    def discard(self, node: Node) -> None:
-        (self._protected if node.protected else self._probation).discard(node)
+    def moved(self, node: Node) -> None:
+        """``node`` was protected, retained or released from it: it may belong elsewhere now."""
+        if node.queue is not None:
+            node.queue.discard(node)
+            self.push(node)
 
     def first(self) -> Node | None:
-        """The leaf to evict from next."""
+        """The leaf to evict from next, retained ones aside."""
         if self.segmented and self.on_probation <= self._floor:
             return self._protected.first() or self._probation.first()
         return self._probation.first() or self._protected.first()
+
+    def first_retained(self) -> Node | None:
+        return self._retained.first()

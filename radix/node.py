@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .eviction import LeafQueue
+    from .pending import Pending
+    from .shelf import Shelf
 
 ID_BYTES = 4
 
@@ -21,22 +27,14 @@ def common_ids(a: bytes, a_at: int, b: bytes, b_at: int, limit: int) -> int:
     return first if differ[first] else count
 
 
-class Pending:
-    """A row that computes what follows a node. ``ids``: all it knows; ``until``: absolute tokens it will commit."""
-
-    __slots__ = ("ids", "owner", "until")
-
-    def __init__(self, owner: int, ids: bytes, until: int) -> None:
-        self.owner = owner
-        self.ids = ids
-        self.until = until
-
-
 class Node:
     """``ids`` spells the edge (int32 bytes of whole blocks), ``blocks`` holds its KV.
 
     A node is locked while it has leases of its own or a locked child; only the transitions walk up, so that taking a
     lease below a locked prefix costs nothing more.
+
+    What is counted for the eviction (``last``, ``hits``, ``priority``) is counted where a lease ends, and passed to the
+    parent when the node goes: by the time the parent can be evicted itself, it knows of every use below it.
     """
 
     __slots__ = (
@@ -54,14 +52,16 @@ class Node:
         "prints",
         "priority",
         "protected",
+        "queue",
         "retain_until",
-        "root",
+        "retained",
+        "shelf",
         "stamp",
     )
 
-    def __init__(self, parent: Node | None, ids: bytes, blocks: list[int]) -> None:
+    def __init__(self, parent: Node | None, shelf: Shelf, ids: bytes, blocks: list[int]) -> None:
         self.parent = parent
-        self.root: Node = parent.root if parent is not None else self
+        self.shelf = shelf
         self.ids = ids
         self.blocks = blocks
         self.depth: int = parent.depth + len(blocks) if parent is not None else 0
@@ -79,18 +79,20 @@ class Node:
         """Used again since it was stored (policy slru)."""
         self.prints: list[int] | None = None
         """Fingerprint of the prefix up to each block (policy slru)."""
+        self.retained = False
         self.retain_until = 0.0
+        self.queue: LeafQueue | None = None
+        """Where it waits for its eviction, while it is an unlocked leaf."""
         self.stamp = 0
-        """Identifies the live entry of the eviction heap; 0: none."""
-
-    @property
-    def print(self) -> int:
-        """Fingerprint of the prefix up to the node's end."""
-        return self.prints[-1] if self.prints else 0
 
     @property
     def locked(self) -> bool:
         return self.leases > 0 or self.locked_children > 0
+
+    @property
+    def fingerprint(self) -> int:
+        """Of the prefix up to the node's end."""
+        return self.prints[-1] if self.prints else 0
 
     def add_child(self, key: bytes, child: Node) -> None:
         self.children[key] = child

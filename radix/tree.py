@@ -9,39 +9,42 @@ walk compares memory instead of tokens and costs what is new, not what is stored
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Mapping
 
 from .blocks import BlockPool
 from .events import CacheEvent, EventLog
-from .eviction import EvictionOrder, Policy
-from .handles import Commit, Lease, Match, PendingMatch, TailMatch
+from .eviction import Policy
+from .handles import Commit, Lease, Match
 from .namespace import Namespace
-from .node import ID_BYTES, Node, Pending, common_ids
+from .node import ID_BYTES, Node, common_ids
+from .pending import PendingMarks
+from .retention import Retention
+from .shelf import Shelf, Shelves
+from .walk import Place, nothing, walk
+
+RETAINED_SHARE = 0.25
 
 
 class LeaseError(RuntimeError):
     """A lease was released twice or used after its release: a fault of the caller."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """End of a walk: ``offset`` blocks of the edge of ``node`` (all of them: at its end)."""
-
-    node: Node
-    offset: int
-    tail_node: Node | None
-
-
 class RadixTree:
     """Prefix tree over the blocks of ``pool``. Deterministic; not thread-safe.
 
-    ``block_size``: tokens per block, a power of two from 1. ``events``: where stored and removed blocks are told.
+    ``block_size``: tokens per block, a power of two from 1. ``quotas``: blocks that a tenant may keep cached.
+    ``retained_share``: part of the pool that soft retention may hold. ``events``: told of blocks stored and removed.
     """
 
     def __init__(
-        self, pool: BlockPool, block_size: int, *, policy: Policy = "lru", events: EventLog | None = None
+        self,
+        pool: BlockPool,
+        block_size: int,
+        *,
+        policy: Policy = "lru",
+        quotas: Mapping[str, int] | None = None,
+        retained_share: float = RETAINED_SHARE,
+        events: EventLog | None = None,
     ) -> None:
         if block_size < 1 or block_size & (block_size - 1):
             raise ValueError(
@@ -51,13 +54,16 @@ class RadixTree:
         self.block_size = block_size
         self.events = events
         self.generation = 1
-        self.policy: Policy = policy
+        self._policy: Policy = policy
+        self._quotas = dict(quotas or {})
+        self._retained_share = retained_share
         self._block_bytes = block_size * ID_BYTES
-        self._order = EvictionOrder(policy, pool.total)
         self._roots: dict[Namespace, Node] = {}
         self._namespaces: dict[int, Namespace] = {}
         self._leases: dict[int, Node] = {}
-        self._pending: dict[int, tuple[Node, Pending]] = {}
+        self._pending = PendingMarks()
+        self._shelves = Shelves(policy, pool.total, self._quotas)
+        self._retention = Retention(int(pool.total * retained_share))
         self._serial = 0
         self._tick = 0
         self._version = 0
@@ -80,6 +86,11 @@ class RadixTree:
         return self.pool.tree_count - self._locked
 
     @property
+    def retained_count(self) -> int:
+        """Blocks that go last for now, locked ones included."""
+        return self._retention.count
+
+    @property
     def lease_count(self) -> int:
         return len(self._leases)
 
@@ -91,95 +102,21 @@ class RadixTree:
         limit = total if limit < 0 else min(limit, total)
         root = self._roots.get(namespace)
         if root is None:
-            return Match(namespace, (), 0, None, None, 0, ids, limit, self._version, None)
-        step = self._block_bytes
-        end = limit // self.block_size * step
-        node, at, offset = root, 0, 0
-        blocks: list[int] = []
-        unlocked = 0
-        inside: Node | None = None
-        while at < end:
-            child = node.children.get(ids[at : at + step])
-            if child is None:
-                break
-            edge = child.ids
-            if at + len(edge) <= end and ids.startswith(edge, at):
-                blocks += child.blocks
-                if not child.leases and not child.locked_children:
-                    unlocked += len(child.blocks)
-                node = child
-                at += len(edge)
-                continue
-            offset = common_ids(edge, 0, ids, at, (end - at) // ID_BYTES) // self.block_size
-            blocks += child.blocks[:offset]
-            if not child.locked:
-                unlocked += offset
-            inside = child
-            at += offset * step
-            break
-        tokens = len(blocks) * self.block_size
-        tail = self._tail(node, inside, offset, ids, at, limit)
-        pending = None
-        if inside is None and node.pending:
-            pending = self._pending_match(node.pending, ids, tokens, limit)
-        place = _Place(inside or node, offset if inside else len(node.blocks), tail[1] if tail else None)
-        return Match(
-            namespace,
-            tuple(blocks),
-            tokens,
-            tail[0] if tail else None,
-            pending,
-            unlocked,
-            ids,
-            limit,
-            self._version,
-            place,
-        )
-
-    def _tail(
-        self, node: Node, inside: Node | None, offset: int, ids: bytes, at: int, limit: int
-    ) -> tuple[TailMatch, Node] | None:
-        want = min(limit - at // ID_BYTES, self.block_size)
-        if want <= 0:
-            return None
-        if inside is not None:
-            agree = common_ids(inside.ids, offset * self._block_bytes, ids, at, want)
-            return (TailMatch(inside.blocks[offset], agree), inside) if agree else None
-        found = node.best_child(ids[at : at + want * ID_BYTES])
-        if found is None:
-            return None
-        return TailMatch(found[0].blocks[0], found[1]), found[0]
-
-    def _pending_match(self, pendings: list[Pending], ids: bytes, tokens: int, limit: int) -> PendingMatch | None:
-        """The owner whose work saves most: agreement counts up to the end of the last block that will be committed."""
-        best: PendingMatch | None = None
-        size = self.block_size
-        at = tokens * ID_BYTES
-        for pending in pendings:
-            agree = tokens + common_ids(pending.ids, at, ids, at, limit - tokens)
-            useful = min(agree, pending.until)
-            if useful - tokens < min(size, 16):
-                continue
-            wait = min(-(-useful // size) * size, pending.until)
-            if best is None or wait > best.tokens:
-                best = PendingMatch(pending.owner, wait)
-        return best
+            return nothing(namespace, ids, limit, self._version)
+        return walk(root, namespace, ids, limit, self.block_size, self._version)
 
     # ------------------------------------------------------------ leases
 
     def acquire(self, match: Match) -> Lease:
-        """Lock what was matched (nothing of it is evicted until the release)."""
-        if match.version != self._version:
-            match = self.match(match.namespace, match.ids, match.limit)
-        place: _Place | None = match.place
+        """Lock what was matched (nothing of it is evicted until the release). If the tree has changed since, it is
+        matched again: the lease says how many blocks it holds."""
+        place = self._place(match)
         if place is None:
             node = self._root(match.namespace)
+        elif 0 < place.offset < len(place.node.blocks):
+            node = self._split(place.node, place.offset)
         else:
-            node = place.node
-            if 0 < place.offset < len(node.blocks):
-                node = self._split(node, place.offset)
-            elif place.offset == 0 and node.parent is not None:
-                node = node.parent
+            node = place.node if place.offset or place.node.parent is None else place.node.parent
         self._use(node)
         return self._lease(node)
 
@@ -189,9 +126,7 @@ class RadixTree:
 
     def acquire_tail(self, match: Match) -> Lease:
         """Lock the block of ``match.tail`` (and what leads to it) while it is copied from. No edge is split for it."""
-        if match.version != self._version:
-            match = self.match(match.namespace, match.ids, match.limit)
-        place: _Place | None = match.place
+        place = self._place(match)
         if place is None or place.tail_node is None:
             raise LeaseError("the match has no tail to hold")
         self._use(place.tail_node)
@@ -201,17 +136,26 @@ class RadixTree:
         """Another lease on the same path, to be released on its own."""
         return self._lease(self._node_of(lease))
 
-    def release(self, lease: Lease) -> None:
-        """Give a lease up: exactly once. One of an older generation does nothing."""
+    def release(self, lease: Lease, *, priority: int = 0, retain_until: float = 0.0, spent: bool = False) -> None:
+        """Give a lease up: exactly once. One of an older generation does nothing.
+
+        ``priority``: of the user (policy priority). ``retain_until``: keep the path that long, softly. ``spent``: the
+        user knows that it was the last use; what nobody else has used goes first.
+        """
         if lease.generation != self.generation:
             return
         node = self._leases.pop(lease.serial, None)
         if node is None:
             raise LeaseError(f"lease {lease.serial} was released before")
-        self._withdraw(lease.serial)
+        self._pending.drop(lease.serial)
         self._tick += 1
-        node.last = self._tick
+        node.last = self._tick if node.hits > 1 or not spent else 0
+        node.priority = max(node.priority, priority)
+        if retain_until > self._retention.now:
+            self._retention.retain(node, retain_until)
+        shelf = node.shelf
         self._unlock(node)
+        self._keep_quota(shelf)
 
     def commit(self, lease: Lease, ids: bytes, blocks: list[int]) -> Commit:
         """Store ``blocks`` (the caller's private ones, now the tree's) with their ``ids``, which follow the lease.
@@ -242,9 +186,14 @@ class RadixTree:
             self.pool.adopt(fresh)
             node = self._append(node, node is start, ids[at:], fresh)
         if node is not start:
-            self._move(lease.serial, start, node)
+            self._leases[lease.serial] = node
+            self._lock(node)
+            self._pending.move(lease.serial, node)
+            self._unlock(start)
         self._tick += 1
         node.last = self._tick
+        if fresh:
+            self._keep_quota(node.shelf)
         return Commit(Lease(lease.generation, lease.serial, node.depth), (*use, *fresh), tuple(replaced))
 
     # ------------------------------------------------------------ pending prefixes
@@ -254,26 +203,24 @@ class RadixTree:
 
         The mark follows the lease through its commits and ends with ``withdraw`` or the release.
         """
-        node = self._node_of(lease)
-        self._withdraw(lease.serial)
-        pending = Pending(lease.serial, ids, until)
-        self._pending[lease.serial] = (node, pending)
-        if node.pending is None:
-            node.pending = []
-        node.pending.append(pending)
+        self._pending.put(lease.serial, self._node_of(lease), ids, until)
 
     def withdraw(self, lease: Lease) -> None:
         """Nobody is to wait for this lease any more. Idempotent."""
         if lease.generation == self.generation:
-            self._withdraw(lease.serial)
+            self._pending.drop(lease.serial)
 
     # ------------------------------------------------------------ eviction
+
+    def advance(self, now: float) -> None:
+        """The time, in seconds of the clock of ``retain_until``."""
+        self._retention.advance(now)
 
     def evict(self, count: int) -> int:
         """Free at least ``count`` blocks if so many are evictable, leaves first, from their ends; how many were."""
         freed = 0
         while freed < count:
-            node = self._order.first()
+            node = self._shelves.first()
             if node is None:
                 break
             freed += self._cut(node, count - freed)
@@ -293,41 +240,26 @@ class RadixTree:
         self._namespaces.clear()
         self._leases.clear()
         self._pending.clear()
-        self._order = EvictionOrder(self.policy, pool.total)
+        self._shelves = Shelves(self._policy, pool.total, self._quotas)
+        self._retention = Retention(int(pool.total * self._retained_share))
         self._locked = 0
         if self.events is not None:
             self.events.add(CacheEvent("cleared", Namespace()))
 
-    def dump(self) -> list[dict[str, object]]:
-        """A summary for people: per namespace its nodes, parents first."""
-        result: list[dict[str, object]] = []
-        for namespace, root in self._roots.items():
-            nodes: list[dict[str, object]] = []
-            stack: list[tuple[Node, int]] = [(child, -1) for child in root.children.values()]
-            while stack:
-                node, parent = stack.pop()
-                nodes.append(
-                    {
-                        "parent": parent,
-                        "blocks": len(node.blocks),
-                        "depth": node.depth,
-                        "locked": node.locked,
-                        "hits": node.hits,
-                        "ids": np.frombuffer(node.ids, "<i4", min(16, len(node.ids) // ID_BYTES)).tolist(),
-                    }
-                )
-                stack.extend((child, len(nodes) - 1) for child in node.children.values())
-            result.append({"namespace": namespace._asdict(), "nodes": nodes})
-        return result
-
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ inside: leases and locks
 
     def _root(self, namespace: Namespace) -> Node:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = Node(None, b"", [])
+            root = self._roots[namespace] = Node(None, self._shelves.of(namespace), b"", [])
             self._namespaces[id(root)] = namespace
         return root
+
+    def _place(self, match: Match) -> Place | None:
+        if match.version != self._version:
+            match = self.match(match.namespace, match.ids, match.limit)
+        place: Place | None = match.place
+        return place
 
     def _node_of(self, lease: Lease) -> Node:
         node = self._leases.get(lease.serial) if lease.generation == self.generation else None
@@ -345,26 +277,22 @@ class RadixTree:
         self._tick += 1
         node.last = self._tick
         node.hits += 1
-        if self._order.segmented:
-            self._protect(node)
-
-    def _protect(self, node: Node) -> None:
-        """What is used again is protected, and all above it: they were used at least as often."""
-        while not node.protected and node.parent is not None:
-            if node.stamp:
-                self._order.discard(node)
+        order = node.shelf.order
+        if order.segmented:
+            # What is used again is protected, and all above it: they were used at least as often.
+            while not node.protected and node.parent is not None:
                 node.protected = True
-                self._order.push(node)
-            node.protected = True
-            self._order.on_probation -= len(node.blocks)
-            node = node.parent
+                order.on_probation -= len(node.blocks)
+                order.moved(node)
+                node = node.parent
 
     def _lock(self, node: Node) -> None:
         was = node.locked
         node.leases += 1
         while not was:
             self._locked += len(node.blocks)
-            self._order.discard(node)
+            if node.queue is not None:
+                node.queue.discard(node)
             parent = node.parent
             if parent is None:
                 return
@@ -382,32 +310,11 @@ class RadixTree:
                     self._drop_root(node)
                 return
             if not node.children:
-                self._order.push(node)
+                node.shelf.order.push(node)
             parent.locked_children -= 1
             node = parent
 
-    def _move(self, serial: int, old: Node, new: Node) -> None:
-        """Move a lease, and the pending mark that follows it, to another node."""
-        self._leases[serial] = new
-        self._lock(new)
-        held = self._pending.get(serial)
-        if held is not None:
-            pending = held[1]
-            self._withdraw(serial)
-            self._pending[serial] = (new, pending)
-            if new.pending is None:
-                new.pending = []
-            new.pending.append(pending)
-        self._unlock(old)
-
-    def _withdraw(self, serial: int) -> None:
-        held = self._pending.pop(serial, None)
-        if held is not None:
-            node, pending = held
-            assert node.pending is not None
-            node.pending.remove(pending)
-            if not node.pending:
-                node.pending = None
+    # ------------------------------------------------------------ inside: shape
 
     def _split(self, node: Node, offset: int) -> Node:
         """Cut an edge after ``offset`` blocks; the new upper node. The lower one keeps its identity and its leases."""
@@ -415,32 +322,30 @@ class RadixTree:
         parent = node.parent
         assert parent is not None and 0 < offset < len(node.blocks)
         cut = offset * self._block_bytes
-        key = node.ids[: self._block_bytes]
-        upper = Node(parent, node.ids[:cut], node.blocks[:offset])
-        upper.last, upper.priority, upper.retain_until = node.last, node.priority, node.retain_until
-        upper.protected = node.protected
+        upper = Node(parent, node.shelf, node.ids[:cut], node.blocks[:offset])
+        upper.last, upper.priority, upper.protected = node.last, node.priority, node.protected
         if node.prints is not None:
             upper.prints, node.prints = node.prints[:offset], node.prints[offset:]
-        parent.replace_child(key, upper)
+        parent.replace_child(node.ids[: self._block_bytes], upper)
         node.ids = node.ids[cut:]
         node.blocks = node.blocks[offset:]
         node.parent = upper
         upper.add_child(node.ids[: self._block_bytes], node)
         upper.locked_children = 1 if node.locked else 0
+        self._retention.split(upper, node)
         return upper
 
     def _append(self, node: Node, own: bool, ids: bytes, blocks: list[int]) -> Node:
-        """Hang new blocks below ``node``, into its own edge where nobody else could tell."""
+        """Hang new blocks below ``node``; ``own``: the caller's lease stands there."""
         if self.events is not None:
-            self.events.add(CacheEvent("stored", self._namespaces[id(node.root)], node.depth, tuple(blocks), ids))
-        if self._order.segmented:
-            return self._append_segmented(node, own, ids, blocks)
-        return self._hang(node, own, ids, blocks, None, protected=False)
-
-    def _append_segmented(self, node: Node, own: bool, ids: bytes, blocks: list[int]) -> Node:
-        """As ``_append``, in runs of blocks that were evicted not long ago, and of others."""
-        step, shadows = self._block_bytes, self._order.shadows
-        mark = node.print
+            namespace = self._namespaces[id(_root_of(node))]
+            self.events.add(CacheEvent("stored", namespace, node.depth, tuple(blocks), ids))
+        node.shelf.stored += len(blocks)
+        if not node.shelf.order.segmented:
+            return self._hang(node, own, ids, blocks, None, protected=False)
+        # In runs of blocks that were evicted not long ago, and of others.
+        step, shadows = self._block_bytes, node.shelf.order.shadows
+        mark = node.fingerprint
         prints: list[int] = []
         known: list[bool] = []
         for at in range(0, len(ids), step):
@@ -461,9 +366,11 @@ class RadixTree:
     def _hang(
         self, node: Node, own: bool, ids: bytes, blocks: list[int], prints: list[int] | None, *, protected: bool
     ) -> Node:
+        """Into the node's own edge where nobody else could tell, else as a new child."""
         if not protected:
-            self._order.on_probation += len(blocks)
-        if own and node.protected == protected and node.parent is not None and not node.children and node.leases == 1:
+            node.shelf.order.on_probation += len(blocks)
+        alone = own and node.leases == 1 and not node.children and node.parent is not None
+        if alone and node.protected == protected and not node.retained:
             node.ids += ids
             node.blocks = node.blocks + blocks
             node.depth += len(blocks)
@@ -471,13 +378,12 @@ class RadixTree:
                 node.prints += prints
             self._locked += len(blocks)
             return node
-        child = Node(node, ids, list(blocks))
+        child = Node(node, node.shelf, ids, list(blocks))
         child.last = node.last
-        child.priority = node.priority
         child.protected, child.prints = protected, prints
         node.add_child(ids[: self._block_bytes], child)
-        if node.stamp:
-            self._order.discard(node)
+        if node.queue is not None:
+            node.queue.discard(node)
         return child
 
     def _cut(self, node: Node, count: int) -> int:
@@ -485,36 +391,59 @@ class RadixTree:
         self._version += 1
         keep = max(len(node.blocks) - count, 0)
         gone = node.blocks[keep:]
+        order = node.shelf.order
         if self.events is not None:
+            namespace = self._namespaces[id(_root_of(node))]
             ids = node.ids[keep * self._block_bytes :]
-            depth = node.depth - len(gone)
-            self.events.add(CacheEvent("removed", self._namespaces[id(node.root)], depth, tuple(gone), ids))
+            self.events.add(CacheEvent("removed", namespace, node.depth - len(gone), tuple(gone), ids))
         self.pool.discard(gone)
+        node.shelf.stored -= len(gone)
+        self._retention.shrunk(node, len(gone))
         if not node.protected:
-            self._order.on_probation -= len(gone)
+            order.on_probation -= len(gone)
         if node.prints is not None:
             for fingerprint in node.prints[keep:]:
-                self._order.shadows.add(fingerprint)
+                order.shadows.add(fingerprint)
             del node.prints[keep:]
         if keep:
             node.blocks = node.blocks[:keep]
             node.ids = node.ids[: keep * self._block_bytes]
             node.depth -= len(gone)
-            return len(gone)
-        parent = node.parent
-        assert parent is not None
-        self._order.discard(node)
-        parent.remove_child(node.ids[: self._block_bytes])
-        node.parent = None
-        parent.last = max(parent.last, node.last)
-        parent.hits += node.hits
-        if not parent.children and not parent.locked:
-            if parent.parent is None:
-                self._drop_root(parent)
-            else:
-                self._order.push(parent)
+        else:
+            self._remove(node)
         return len(gone)
 
+    def _remove(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        if node.queue is not None:
+            node.queue.discard(node)
+        parent.remove_child(node.ids[: self._block_bytes])
+        node.parent = None
+        node.retained = False
+        parent.last = max(parent.last, node.last)
+        parent.hits += node.hits
+        parent.priority = max(parent.priority, node.priority)
+        if parent.children or parent.locked:
+            return
+        if parent.parent is None:
+            self._drop_root(parent)
+        else:
+            parent.shelf.order.push(parent)
+
     def _drop_root(self, root: Node) -> None:
-        namespace = self._namespaces.pop(id(root))
-        del self._roots[namespace]
+        del self._roots[self._namespaces.pop(id(root))]
+
+    def _keep_quota(self, shelf: Shelf) -> None:
+        """A tenant's own oldest blocks go where it has more than it may keep."""
+        while (excess := shelf.excess) > 0:
+            node = shelf.order.first() or shelf.order.first_retained()
+            if node is None:
+                return
+            self.evictions += self._cut(node, excess)
+
+
+def _root_of(node: Node) -> Node:
+    while node.parent is not None:
+        node = node.parent
+    return node

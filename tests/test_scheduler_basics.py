@@ -304,3 +304,26 @@ def test_resending_with_all_ids_goes_on_where_the_stream_stopped() -> None:
     heard = world.of(request)
     assert heard.offset == 26 and heard.ids == said[5:]
     assert heard.finished.usage.completion == 12
+
+
+def test_what_is_to_be_kept_a_while_outlasts_what_came_later() -> None:
+    world = World(blocks=24)
+    kept, later = prompt(40, seed=1), prompt(40, seed=2)
+    world.submit(kept, 2, retain_s=60.0)
+    world.run()
+    world.submit(later, 2)
+    world.run()
+    world.submit(prompt(40, seed=3), 2)
+    world.run()
+    assert world.stats()["blocks"]["evictable"] > 0
+    again = world.submit(kept, 2)
+    world.run()
+    assert world.of(again).finished.usage.cached >= 20, "a quarter of the pool may be so kept"
+
+
+def test_a_tenant_keeps_no_more_than_its_quota() -> None:
+    world = World(blocks=64, config=config(quotas={"t": 32}))
+    for seed in range(4):
+        world.submit(prompt(40, seed=seed), 2, tenant="t")
+        world.run()
+    assert world.stats()["blocks"]["evictable"] == 8

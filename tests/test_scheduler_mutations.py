@@ -36,7 +36,8 @@ def missing_lock(patch: Patch) -> None:
     def faulty(self: RadixTree, node: Node) -> None:
         node.leases += 1
         self._locked += len(node.blocks) if node.leases == 1 else 0
-        self._order.discard(node)
+        if node.queue is not None:
+            node.queue.discard(node)
 
     patch.setattr(RadixTree, "_lock", faulty)
 
@@ -161,7 +162,7 @@ def locked_leaf_evicted(patch: Patch) -> None:
     def faulty(self: RadixTree, node: Node) -> None:
         original(self, node)
         if node.leases and not node.children and node.parent is not None:
-            self._order.push(node)
+            node.shelf.order.push(node)
 
     patch.setattr(RadixTree, "_unlock", faulty)
 

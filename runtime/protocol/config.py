@@ -34,6 +34,10 @@ class SchedulerConfig(Struct, frozen=True):
     plan_depth: int = 2
     """Plans that may stand at the worker at once (1: next plan after the last result; 2: queued plans)."""
     max_overtakes: int = 64
+    quotas: dict[str, int] = {}
+    """Tokens that a tenant may keep cached; others have no limit of their own."""
+    retained_share: float = 0.25
+    """Part of the KV pool that soft retention ("keep for N seconds") may hold."""
     spare_forced: int = 16
     check_invariants: bool = False
     switches: Switches = Switches()

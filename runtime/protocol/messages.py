@@ -188,6 +188,8 @@ class Submit(_Message, frozen=True):
     forced: bytes = b""
     usage: Usage | None = None
     """Of a resend: what was counted before, so that totals stay true."""
+    retain_s: float = 0.0
+    """Soft retention: what the branch leaves in the cache goes last for so many seconds after its end."""
 
 
 class Score(_Message, frozen=True):

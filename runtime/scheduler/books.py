@@ -52,6 +52,8 @@ class Books:
         self.rows_made = 0
         self.arrivals = 0
         self.draining = False
+        self.now = 0.0
+        """Of the last schedule or apply."""
         self.step_times: deque[tuple[float, float]] = deque(maxlen=256)
         self._recent_bytes = 0
 

@@ -50,8 +50,8 @@ class Request:
     """Order of arrival."""
     deadline: float
     is_score: bool = False
-    keep: bool = False
     fan_out: int = 0
+    retain_s: float = 0.0
     branches: list[Branch] = field(default_factory=list)
     open: int = 0
     """Branches that have not ended."""
@@ -193,6 +193,10 @@ class Row:
     leaving: bool = False
     """No further plan: to be torn down when the sent ones are done."""
     pending_until: int = 0
+    retain_until: float = 0.0
+    """Soft retention of what it leaves in the tree."""
+    spent: bool = False
+    """Nobody will use again what it leaves, says who had it."""
     seated_at: int = 0
     """Length of the branch when it got this row."""
     waiters: list[tuple[int, Branch]] = field(default_factory=list)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 from ramet.radix import EventLog
+from ramet.radix.inspect import dump
 from ramet.runtime.protocol.messages import Control
 
 from .books import Books
@@ -81,7 +82,7 @@ def drain(books: Books) -> dict[str, int]:
 
 
 def tree(books: Books) -> dict[str, object]:
-    return {"namespaces": books.memory.tree.dump() if books.memory is not None else []}
+    return {"namespaces": dump(books.memory.tree) if books.memory is not None else []}
 
 
 def recent_events(events: EventLog, argument: str) -> dict[str, object]:

@@ -151,6 +151,9 @@ class Scheduler:
     def schedule(self, now: float) -> tuple[list[ToWorker], StepPlan | None] | None:
         """What goes to the worker now: messages, then a plan. None: nothing. Deadlines that passed end their requests
         (see ``take_messages``)."""
+        self._books.now = now
+        if self._books.memory is not None:
+            self._books.memory.tree.advance(now)
         self._expire(now)
         planned = self._planner.plan()
         if self.config.check_invariants:
@@ -163,6 +166,7 @@ class Scheduler:
         return None
 
     def apply(self, result: StepResult | WorkerError | ConstraintFailed, now: float) -> Out:
+        self._books.now = now
         if isinstance(result, StepResult):
             self._results.take(result)
         elif isinstance(result, WorkerError):

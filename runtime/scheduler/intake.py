@@ -38,7 +38,7 @@ class Intake:
         assert isinstance(prefix, _Prefix)
         if request is None:
             request = self._request(client, msg, now)
-            request.keep, request.fan_out = msg.keep, msg.fan_out
+            request.fan_out, request.retain_s = msg.fan_out, msg.retain_s
         ids = prefix.ids + msg.ids
         limits = Limits(self._max_tokens(msg.n_prompt, msg.limits.max_tokens), msg.limits.min_tokens)
         for choice in range(first, first + msg.n):

@@ -7,6 +7,9 @@ from ramet.runtime.protocol.messages import EndReason, Finished, Scored, StopHit
 from .books import Books
 from .branch import Branch, Request, Row, State
 
+FAN_OUT_S = 30.0
+"""A branch that will be forked, says its program, is retained for so long after its end."""
+
 
 class Lifecycle:
     def __init__(self, books: Books) -> None:
@@ -37,6 +40,9 @@ class Lifecycle:
             if books.running.pop(row.id, None) is not None and not ended_at_worker:
                 books.drop_at_worker(row)
             books.queue.wake(row, everybody=True)
+            seconds = self._retention(request)
+            if seconds > 0:
+                row.retain_until = books.now + seconds
         self.leave_parent(branch)
         self._park_or_leave(branch)
         request.open -= 1
@@ -52,6 +58,12 @@ class Lifecycle:
             books.forget(branch)
         if request.open == 0:
             books.requests.pop((request.client, request.id), None)
+
+    def _retention(self, request: Request) -> float:
+        """Seconds that a branch's KV goes last: as asked for, or because its children are announced."""
+        if request.retain_s > 0:
+            return request.retain_s
+        return FAN_OUT_S if request.fan_out > 1 and self._books.config.switches.hints else 0.0
 
     def finish_request(self, request: Request, reason: EndReason, message: str = "") -> None:
         for branch in list(request.branches):
@@ -96,6 +108,8 @@ class Lifecycle:
         """The holder has no more use for the branch; a running one goes on and ends unkept."""
         branch.kept = False
         if branch.state is State.ENDED:
+            if branch.row is not None and self._books.config.switches.hints:
+                branch.row.spent = True
             if not branch.unseated_children:
                 self.demote(branch)
             self._books.forget(branch)

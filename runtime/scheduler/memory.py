@@ -40,7 +40,14 @@ class Memory:
         self.fingerprint = fingerprint
         self.switches = config.switches
         self.pool = BlockPool(blocks)
-        self.tree = RadixTree(self.pool, block_size, policy=config.policy, events=events)
+        self.tree = RadixTree(
+            self.pool,
+            block_size,
+            policy=config.policy,
+            quotas={tenant: tokens // block_size for tenant, tokens in config.quotas.items()},
+            retained_share=config.retained_share,
+            events=events,
+        )
         self.flights: deque[Flight] = deque()
         self._pins: dict[int, list[Hold]] = {}
         self._orphans: set[int] = set()
@@ -251,7 +258,12 @@ class Memory:
             self._let_go(row.hold)
             row.hold = None
         if row.lease is not None:
-            self.tree.release(row.lease)
+            self.tree.release(
+                row.lease,
+                priority=row.branch.request.priority,
+                retain_until=row.retain_until,
+                spent=row.spent,
+            )
             row.lease = None
         self._free(row.table[row.stored :])
         row.table = []
