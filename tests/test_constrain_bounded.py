@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -67,6 +68,24 @@ def test_closing_while_it_warms_up_leaves_nothing(tokenizer, after_s):
     assert time.monotonic() - started < after_s + 2, "closing does not wait for the child"
     compile._warming.join(60)
     assert children() == before
+
+
+def test_closing_ends_what_starts_and_what_compiles(tokenizer):
+    before = children()
+    slow = schema({"properties": {f"p{i}": {"pattern": f"^(a|b){{{i}}}$"} for i in range(8000)}})
+    for warm, after_s in ((False, 0.2), (True, 0.2)):
+        compiler = BoundedCompiler(tokenizer, seconds=60)
+        if warm:
+            compiler.warm()
+        with ThreadPoolExecutor(1) as pool:
+            check = pool.submit(compiler.check, slow)
+            time.sleep(after_s)
+            started = time.monotonic()
+            compiler.close()
+            with pytest.raises(ConstraintCrashed):
+                check.result(30)
+            assert time.monotonic() - started < 2
+        assert children() == before
 
 
 def schema(document) -> ConstraintSpec:

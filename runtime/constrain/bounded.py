@@ -7,6 +7,7 @@ crashed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -15,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
 from ramet.runtime.constrain.child import Definition, Verdict
@@ -65,6 +65,7 @@ class BoundedCompiler:
         self._seconds = seconds
         self._memory = megabytes * 1024 * 1024
         self._idle: list[_Child] = []
+        self._live: set[_Child] = set()
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(children)
         self._closed = False
@@ -81,21 +82,22 @@ class BoundedCompiler:
             pass
 
     def close(self) -> None:
+        """Ends the children, also those that start or compile just now: whoever waits for one learns it at once."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            for child in self._live:
+                child.interrupt()
         for child in idle:
             child.kill()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _child(self) -> Iterator[_Child]:
         with self._places:
             with self._lock:
                 child = self._idle.pop() if self._idle else None
-                if self._closed:
-                    raise ConstraintCrashed("the compiler of constraints is closed")
             if child is None or not child.alive:
-                child = _Child(self._hello)
+                child = self._start()
             try:
                 yield child
             finally:
@@ -103,20 +105,38 @@ class BoundedCompiler:
                     keep = child.alive and not self._closed
                     if keep:
                         self._idle.append(child)
+                    else:
+                        self._live.discard(child)
                 if not keep:
                     child.kill()
                     self._replace()
+
+    def _start(self) -> _Child:
+        child = _Child()
+        try:
+            with self._lock:
+                if self._closed:
+                    raise ConstraintCrashed("the compiler of constraints is closed")
+                self._live.add(child)
+            child.greet(self._hello)
+        except BaseException:
+            with self._lock:
+                self._live.discard(child)
+            child.kill()
+            raise
+        return child
 
     def _replace(self) -> None:
         """Start another child for the next check, which then does not wait for it."""
 
         def start() -> None:
-            child = _Child(self._hello)
-            with self._lock:
-                if not self._closed:
-                    self._idle.append(child)
-                    return
-            child.kill()
+            with contextlib.suppress(ConstraintCrashed):
+                child = self._start()
+                with self._lock:
+                    if not self._closed:
+                        self._idle.append(child)
+                        return
+                child.kill()
 
         if not self._closed:
             threading.Thread(target=start, daemon=True).start()
@@ -144,7 +164,7 @@ def _frame(message: msgspec.Struct) -> bytes:
 class _Child:
     """One process. Dead after any failure."""
 
-    def __init__(self, hello: bytes) -> None:
+    def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ramet.runtime.constrain.child"],
             stdin=subprocess.PIPE,
@@ -152,6 +172,10 @@ class _Child:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self.alive = True
+        self._base = 0
+
+    def greet(self, hello: bytes) -> None:
+        """Wait until it has read the vocabulary. Raises ConstraintCrashed."""
         verdict = self._exchange(hello, START_SECONDS, None)
         if verdict.kind:
             raise ConstraintCrashed(f"the process that compiles constraints did not start: {verdict.message}")
@@ -159,6 +183,10 @@ class _Child:
 
     def ask(self, spec: ConstraintSpec, seconds: float, memory: int) -> Verdict:
         return self._exchange(_frame(spec), seconds, memory)
+
+    def interrupt(self) -> None:
+        """From any thread: whoever waits for the child sees it die."""
+        self._process.kill()
 
     def kill(self) -> None:
         self.alive = False
