@@ -226,3 +226,15 @@ def test_a_folder_brings_its_own_template(tmp_path: Path) -> None:
     folder = store.resolve(str(tmp_path / "model"), cache=tmp_path / "cache")
     chat = ChatTemplate(folder.meta, Tokenizer.load(folder))
     assert chat.render(conversation("u", ["hi"])) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    "calls",
+    ["a", 5, {"function": {}}, ["a"], [None], [{}], [{"function": None}], [{"function": {"name": 3}}],
+     [{"function": {"name": "f", "arguments": "{"}}], [{"function": {"name": "f", "arguments": "[" * 100_000}}]],
+    ids=lambda calls: repr(calls)[:40],
+)  # fmt: skip
+def test_malformed_tool_calls_are_refused(meta: ModelMeta, calls: object) -> None:
+    chat = template(meta, CHATML)
+    with pytest.raises(InvalidRequest, match=r"tool call|tool_calls"):
+        chat.render([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": calls}])

@@ -54,6 +54,7 @@ PLAIN_CHAT = {
     "logit_bias": {"5": -3.5},
     "min_tokens": 2,
     "ignore_eos": False,
+    "chat_template_kwargs": {"thinking": True},
 }
 TOOLS = {
     "model": "default",
@@ -203,6 +204,12 @@ def check(reply: httpx.Response) -> None:
     assert set(error) == {"message", "type", "param", "code"}, error
     assert isinstance(error["message"], str) and error["message"]
     assert reply.status_code in (400, 404, 429, 504), (reply.status_code, error)
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "self", "bos_token", "add_generation_prompt", "documents", "x"])
+def test_names_of_the_template_are_not_the_clients(small: Live, name: str) -> None:
+    status = 200 if name == "x" else 400
+    small.chat("Hi", status=status, max_tokens=2, chat_template_kwargs={name: "y"})
 
 
 def test_no_request_harms_the_server(small: Live) -> None:

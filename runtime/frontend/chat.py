@@ -201,6 +201,12 @@ def _prepared(message: Message, index: int) -> dict[str, object]:
         content = "".join(_part(part, index) for part in content) if isinstance(content, Sequence) else None
     if content is None:
         raise InvalidRequest(f"messages[{index}].content must be text or a list of text parts.", param="messages")
+    calls = message.get("tool_calls")
+    if calls is not None and not (isinstance(calls, (list, tuple)) and all(isinstance(c, Mapping) for c in calls)):
+        raise InvalidRequest(
+            f"messages[{index}].tool_calls must be a list of objects with function.name and function.arguments.",
+            param=f"messages[{index}].tool_calls",
+        )
     return {**message, "content": content}
 
 

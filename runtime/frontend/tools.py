@@ -36,7 +36,7 @@ def call_text(call: Mapping[str, object]) -> str:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"arguments of a tool call are not JSON: {error}.", param="messages") from error
     body = json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
     return f"{CALL_BEGIN}{body}{CALL_END}"

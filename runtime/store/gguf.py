@@ -142,8 +142,10 @@ def read_gguf(path: Path, *, arrays: bool = True) -> GgufFile:
     if not path.is_file():
         raise ModelNotFound(f"{path} does not exist. Give the path of a .gguf file, or a model name (`ramet pull`).")
     with path.open("rb") as file:
-        if path.stat().st_size < 24 or file.read(4) != b"GGUF":
+        if file.read(4) != b"GGUF":
             raise InvalidModel(f"{path} is not a GGUF file: it does not begin with the letters GGUF.")
+        if path.stat().st_size < 24:
+            raise InvalidModel(f"{path} is cut short: it has not even a whole header. Fetch it again.")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _read(path, _Cursor(data), arrays)

@@ -26,6 +26,9 @@ from .sse import DONE, ChunkWriter, EventStream, event
 from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
 from .visible import visible
 
+_TAKEN = {"self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
+"""Names of a chat template that a request says elsewhere, or not at all."""
+
 
 @dataclass(frozen=True)
 class ChatCall:
@@ -127,6 +130,8 @@ def chat_ids(server: Server, body: Any, tools: Sequence[dict[str, Any]] = ()) ->
         if not continues:
             wanted = True if prompted is None else prompted
             variables = getattr(body, "chat_template_kwargs", None) or {}
+            if taken := sorted(_TAKEN & set(variables)):
+                raise bad_request(f"chat_template_kwargs cannot set {', '.join(taken)}", "chat_template_kwargs")
             return server.template.ids(messages, wanted, list(tools) or None, **variables)
         if prompted:
             raise bad_request("continue_final_message and add_generation_prompt exclude each other", "messages")
