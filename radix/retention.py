@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
 from .node import Node
 
@@ -19,8 +20,8 @@ class Retention:
         self._serial = 0
         self._ends: list[tuple[float, int, Node]] = []
 
-    def retain(self, node: Node, until: float) -> None:
-        """Keep the path to ``node``."""
+    def retain(self, node: Node, until: float, split: Callable[[Node, int], Node]) -> None:
+        """Keep the path to ``node``. ``split``: cuts an edge after so many blocks and returns the upper part."""
         path: list[Node] = []
         step: Node | None = node
         while step is not None and step.parent is not None and not (step.retained and step.retain_until >= until):
@@ -28,7 +29,11 @@ class Retention:
             step = step.parent
         for member in reversed(path):
             fresh = 0 if member.retained else len(member.blocks)
-            if self.count + fresh > self.cap:
+            room = self.cap - self.count
+            if fresh > room:
+                if room:
+                    self.count += room
+                    self._mark(split(member, room), until)
                 return
             self.count += fresh
             self._mark(member, until)

@@ -152,7 +152,7 @@ class RadixTree:
         node.last = self._tick if node.hits > 1 or not spent else 0
         node.priority = max(node.priority, priority)
         if retain_until > self._retention.now:
-            self._retention.retain(node, retain_until)
+            self._retention.retain(node, retain_until, self._split)
         shelf = node.shelf
         self._unlock(node)
         self._keep_quota(shelf)

@@ -124,10 +124,14 @@ def test_retention_is_soft() -> None:
 def test_retention_has_a_cap() -> None:
     tree = make(16, retained_share=0.25)
     use(tree, [1, 2, 3], retain_until=400.0)
-    use(tree, [4, 5, 6], retain_until=400.0)
-    assert tree.retained_count == 3
     use(tree, [1, 2, 7], retain_until=500.0)
     assert tree.retained_count == 4, "a prefix is retained once"
+    use(tree, [4, 5, 6], retain_until=400.0)
+    assert tree.retained_count == 4
+    tree = make(16, retained_share=0.25)
+    use(tree, list(range(7)), retain_until=400.0)
+    tree.evict(5)
+    assert cached(tree, list(range(7))) == 2 and tree.retained_count == 2, "from the root as far as it reaches"
 
 
 def test_a_spent_branch_goes_first() -> None:
