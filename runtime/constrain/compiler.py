@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from ramet.runtime.constrain.base import CompiledConstraint
 from ramet.runtime.constrain.engine import EngineConstraint
 from ramet.runtime.constrain.kinds import Lowered, lowered
+from ramet.runtime.constrain.schema.formats import ENFORCED, language
 from ramet.runtime.constrain.vocabulary import TokenizerLike, Vocabulary, build_vocabulary
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
@@ -29,11 +33,14 @@ class Compiler:
 
     def __init__(self, tokenizer: TokenizerLike) -> None:
         self.vocabulary: Vocabulary = build_vocabulary(tokenizer)
+        for name in ENFORCED:
+            language(name)  # read once, better now than in a request
 
     def compile(self, spec: ConstraintSpec) -> CompiledConstraint:
         """Raises a kind of ``ConstraintError``."""
         try:
-            form = lowered(spec)
+            with _no_collection():
+                form = lowered(spec)
         except RecursionError:
             raise ConstraintTooComplex("the constraint is nested too deeply") from None
         unspeakable = sorted(form.spelled & self.vocabulary.missing)
@@ -65,6 +72,18 @@ def engine_constraint(form: Lowered, vocabulary: Vocabulary) -> EngineConstraint
             raise ConstraintTooComplex(f"the constraint is too complex: {message}")
         raise InvalidConstraint(f"the constraint does not compile: {message}")
     return EngineConstraint(template, vocabulary, 4096 + 16 * len(form.grammar), form.place)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Lowering makes many small objects and no garbage: looking for it would take longer than the rest."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 _compilers: WeakKeyDictionary[TokenizerLike, Compiler] = WeakKeyDictionary()

@@ -7,7 +7,7 @@ import json
 from ramet.runtime.constrain.numbers import NUMBER
 from ramet.runtime.constrain.strings.chars import CharSet
 from ramet.runtime.constrain.strings.lang import ANY, Alt, Both, Chars, Lang, Rep, Seq, Texts
-from ramet.runtime.constrain.strings.write import Writer
+from ramet.runtime.constrain.strings.write import CHARS, Writer
 from ramet.runtime.protocol.errors import ConstraintTooComplex
 
 SIZE = 4_000_000
@@ -93,11 +93,14 @@ class Grammar:
             head = f'{self.string(lang)} ":"'
             return head, f'"," {head}'
         self._spell(lang, quoted=True)
-        body = self.text.quoted(lang)
-        return self.terminal(body('"', '":')), self.terminal(body(',"', '":'))
+        body = self.text.terminal(lang)
+        key = body if body == CHARS else self.terminal(body)
+        return self.terminal(f'"\\"" {key} "\\":"'), self.terminal(f'",\\"" {key} "\\":"')
 
     def literal(self, text: str) -> str:
         """A literal of the grammar for exactly this text."""
+        if text.isascii() and text.isprintable() and "\\" not in text:
+            return '"' + text.replace('"', '\\"') + '"'
         self.spelled.update(text.encode("utf-8", "surrogatepass"))
         return json.dumps(text).replace("\x7f", "\\u007f")
 
@@ -147,4 +150,4 @@ class Grammar:
         head = ["%llguidance {}"]
         if self.flexible:
             head = ['%llguidance {"ignore_once": true}', f"%ignore /{WHITESPACE}/"]
-        return "\n".join([*head, f"start: {start}", *self._lines])
+        return "\n".join([*head, f"start: {start}", *self.text.definitions(), *self._lines])

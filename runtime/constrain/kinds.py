@@ -9,6 +9,7 @@ import msgspec
 from ramet.runtime.constrain.grammar import Grammar
 from ramet.runtime.constrain.scanner import Place
 from ramet.runtime.constrain.schema import Order, write
+from ramet.runtime.constrain.schema.graph import DYNAMIC
 from ramet.runtime.constrain.strings.chars import CharSet
 from ramet.runtime.constrain.strings.lang import Lang, literals
 from ramet.runtime.constrain.strings.meaning import full
@@ -104,7 +105,8 @@ def lowered(spec: ConstraintSpec) -> Lowered:
     place: Place | None = None
     if spec.kind == "json_schema":
         options = options_of(spec)
-        start, place = write(grammar, decode(spec.text), options.order, options.documents)
+        dynamic = any(keyword in spec.text for keyword in DYNAMIC)
+        start, place = write(grammar, decode(spec.text), options.order, options.documents, dynamic=dynamic)
     elif spec.kind == "regex":
         start = grammar.plain(regex_language(spec.text))
     elif spec.kind == "choice":

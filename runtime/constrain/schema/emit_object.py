@@ -63,7 +63,7 @@ def counted_to(shape: ObjectShape) -> int:
 
 
 def named_member(emitter: Emitter, key: str, value: str, hits: tuple[int, ...] = ()) -> Member:
-    text = json.dumps(key, ensure_ascii=False)
+    text = f'"{key}"' if key.isalnum() and key.isascii() else json.dumps(key, ensure_ascii=False)
     grammar = emitter.grammar
     if grammar.flexible:
         head = f"{grammar.literal(text)} {grammar.literal(':')}"
@@ -100,7 +100,7 @@ def _write_plain(emitter: Emitter, name: str, shape: ObjectShape, keys: list[str
     again = ""
     if more:
         again = f"({' | '.join(item.text(first=False) for item in more)})*"
-    tails = _tails(members, needed, again)
+    tails = _Tails(members, needed, again)
     first = needed.index(True) if True in needed else len(keys)
     if needed and needed[0]:
         grammar.define(name, f'"{{" {members[0].text(first=True)} {tails(1)} "}}"')
@@ -121,10 +121,6 @@ def _write_plain(emitter: Emitter, name: str, shape: ObjectShape, keys: list[str
         options += [f"{item.text(first=True)} {names[len(keys)]}" for item in more]
         options.append('""')
     grammar.define(name, f'"{{" ({" | ".join(options)}) "}}"')
-
-
-def _tails(members: list[Member], needed: list[bool], again: str) -> _Tails:
-    return _Tails(members, needed, again)
 
 
 class _Tails:

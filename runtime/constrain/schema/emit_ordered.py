@@ -31,6 +31,11 @@ class Ordered:
         self.counter = Unary(len(self.bit), counted_to(shape))
         self.done = {index: self.counter.stop + index for index in range(len(shape.duties))}
         self.started = self.counter.stop + len(self.done)
+        place = {key: index for index, key in enumerate(keys)}
+        self._decided: dict[str, list[Clause]] = {}
+        for clause in shape.clauses:
+            last = max((name for name, _ in clause), key=lambda name: place.get(name, -1))
+            self._decided.setdefault(last, []).append(clause)
         if self.started >= BITS:
             raise ConstraintTooComplex("an object with too many keys that depend on each other")
         if shape.high is not None and shape.clauses:
@@ -70,12 +75,7 @@ class Ordered:
 
     def _decided_at(self, key: str, sign: bool) -> list[Clause]:
         """Clauses whose last key is ``key`` and that hold at once if it has the sign."""
-        place = {name: index for index, name in enumerate(self.keys)}
-        return [
-            clause
-            for clause in self.shape.clauses
-            if (key, sign) in clause and max(place.get(name, -1) for name, _ in clause) == place[key]
-        ]
+        return [clause for clause in self._decided.get(key, ()) if (key, sign) in clause]
 
     def _earlier(self, clause: Clause, key: str) -> str | None:
         """Condition that the clause holds by the keys before ``key``; None if it always does."""

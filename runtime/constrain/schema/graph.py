@@ -13,6 +13,8 @@ Schema = Mapping[str, Json] | bool
 
 LATEST = 2020
 
+DYNAMIC = ("$dynamicRef", "$recursiveRef")
+
 _DRAFTS = {
     "draft-03": 3,
     "draft-04": 4,
@@ -93,17 +95,21 @@ class Node:
 class Graph:
     """All nodes of a document and of the documents given with it. Nodes are interned: same place, same node."""
 
-    def __init__(self, root: Json, documents: Mapping[str, Json] | None = None, default_draft: int = LATEST) -> None:
-        self._nodes: dict[tuple[int, tuple[int, ...]], Node] = {}
+    def __init__(self, root: Json, documents: Mapping[str, Json] | None = None, *, dynamic: bool | None = None) -> None:
+        """``dynamic``: whether the document has ``$dynamicRef`` or ``$recursiveRef``; None: it is looked through."""
+        self._nodes: dict[object, Node] = {}
+        self._located: dict[tuple[int, str], tuple[Resource, Json, str]] = {}
         self.by_index: list[Node] = []
         self._kept: list[Json] = []
         self._documents = dict(documents or {})
         self._resources: dict[str, Resource] | None = None
         self._dynamic = False
-        uri = _identifier(root, draft_of(root, default_draft)) or ""
-        self._root_resource = Resource(urldefrag(uri)[0], root, "", draft_of(root, default_draft))
+        draft = draft_of(root, LATEST)
+        self._root_resource = Resource(urldefrag(_identifier(root, draft) or "")[0], root, "", draft)
         self._by_root: dict[int, Resource] = {id(root): self._root_resource}
-        if documents or _mentions(root, ("$dynamicRef", "$recursiveRef")):
+        if dynamic is None:
+            dynamic = _mentions(root, DYNAMIC)
+        if documents or dynamic:
             self._dynamic = True
             self._scan_all()
         self.root = self._node(root, "", self._root_resource, self._enter((), self._root_resource))
@@ -111,11 +117,13 @@ class Graph:
     def child(self, node: Node, *path: str | int) -> Node:
         """The schema under ``node`` at ``path`` (keyword, then name or index where there is one)."""
         value: Json = node.schema
-        pointer = node.pointer
         for step in path:
             value = value[step]  # type: ignore[index]
-            pointer = f"{pointer}/{escape(step) if isinstance(step, str) else step}"
-        return self._node(value, pointer, node.resource, node.scope)
+        found = self._nodes.get((id(value), node.scope))
+        if found is not None and value.__class__ is dict:
+            return found
+        steps = (escape(step) if isinstance(step, str) else str(step) for step in path)
+        return self._node(value, "/".join((node.pointer, *steps)), node.resource, node.scope)
 
     def synthetic(self, schema: Schema, near: Node) -> Node:
         """A schema that stands in no document."""
@@ -125,7 +133,10 @@ class Graph:
     def resolve(self, node: Node, ref: Json, keyword: str = "$ref") -> Node:
         if not isinstance(ref, str):
             raise InvalidConstraint(f"{keyword} at {node.at(keyword)} must be a string")
-        resource, value, pointer = self._locate(node, ref, keyword)
+        known = self._located.get((id(node.resource), ref))
+        if known is None:
+            known = self._located[id(node.resource), ref] = self._locate(node, ref, keyword)
+        resource, value, pointer = known
         return self._node(value, pointer, resource, self._enter(node.scope, resource))
 
     def resolve_dynamic(self, node: Node, ref: Json) -> Node:
@@ -158,7 +169,7 @@ class Graph:
             inner = self._own_resource(value, pointer, resource)
             if inner is not resource:
                 resource, scope = inner, self._enter(scope, inner)
-        key = (id(value) if isinstance(value, dict) else hash(value), tuple(map(id, scope)))
+        key = (id(value), scope)
         found = self._nodes.get(key)
         if found is None:
             found = Node(len(self.by_index), value, pointer, resource, scope)
@@ -167,6 +178,8 @@ class Graph:
         return found
 
     def _own_resource(self, value: dict[str, Json], pointer: str, resource: Resource) -> Resource:
+        if "$id" not in value and "id" not in value:
+            return resource
         uri = _identifier(value, draft_of(value, resource.draft))
         if uri is None:
             return resource
@@ -185,7 +198,7 @@ class Graph:
     # ------------------------------------------------------------ references
 
     def _locate(self, node: Node, ref: str, keyword: str) -> tuple[Resource, Json, str]:
-        base, fragment = urldefrag(ref)
+        base, fragment = ("", ref[1:]) if ref.startswith("#") else urldefrag(ref)
         if not base:
             resource: Resource | None = node.resource
         else:
@@ -199,7 +212,8 @@ class Graph:
                 keyword=keyword,
                 pointer=node.at(keyword),
             )
-        fragment = unquote(fragment)
+        if "%" in fragment:
+            fragment = unquote(fragment)
         if fragment and not fragment.startswith("/"):
             self._scan_all()
             named = resource.anchors.get(fragment) or resource.dynamic.get(fragment)

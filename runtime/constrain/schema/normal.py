@@ -15,11 +15,17 @@ from ramet.runtime.constrain.schema.watch import watch
 
 
 def write(
-    grammar: Grammar, schema: Json, order: Order, documents: Mapping[str, Json] | None = None
+    grammar: Grammar,
+    schema: Json,
+    order: Order,
+    documents: Mapping[str, Json] | None = None,
+    *,
+    dynamic: bool | None = None,
 ) -> tuple[str, Place | None]:
     """Add the rules of ``schema`` to the grammar: the symbol that stands for a value of it, and what is to be watched
-    in the text besides. ``documents``: other schemas by URI, for references. Raises a kind of ConstraintError."""
-    values = Values(Context(Graph(schema, documents)))
+    in the text besides. ``documents``: other schemas by URI, for references. ``dynamic``: see
+    ``Graph``. Raises a kind of ConstraintError."""
+    values = Values(Context(Graph(schema, documents, dynamic=dynamic)))
     emitter = Emitter(values, grammar, order)
     symbol = emitter.run()
     return symbol, watch(values, emitter.unique)

@@ -138,7 +138,8 @@ def _classes(
         return [], []
     patterns: dict[Lang, None] = {}
     for layer in layers:
-        patterns.update((pattern, None) for pattern, _ in layer.patterns)
+        if layer.patterns:
+            patterns.update((pattern, None) for pattern, _ in layer.patterns)
     for somewhere in (item for duty in branch.duties for item in duty.somewhere):
         if somewhere.among is not None:
             patterns[somewhere.among] = None
@@ -183,6 +184,8 @@ def _duties(
     makers: list[frozenset[Lang]],
 ) -> tuple[list[frozenset[str]], dict[str, list[Way]], list[list[Way]]]:
     """Duties that are not done already, and the ways to write members in view of them."""
+    if not branch.duties:
+        return [], {key: [Way(value)] for key, value in keys.items()}, [[Way(item.value)] for item in classes]
     open_duties = [duty for duty in branch.duties if not duty.absent & gone and all(key in keys for key in duty.absent)]
     asked: dict[str, list[tuple[int, Literal | None]]] = {key: [] for key in keys}
     class_asked: list[list[tuple[int, Literal | None]]] = [[] for _ in classes]

@@ -6,9 +6,14 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby
 
 LAST = 0x10FFFF
+ASSIGNED = 0x3FFFF
+TAGS = (0xE0000, 0xE0FFF)
+PRIVATE = 0xF0000
+"""Outside of the tags, planes 4 to 14 hold nothing, and planes 15 and 16 are for private use."""
+
 SURROGATES = (0xD800, 0xDFFF)
 
 
@@ -114,13 +119,17 @@ def category(name: str) -> CharSet:
 
 @lru_cache(maxsize=1)
 def _category_table() -> dict[str, list[tuple[int, int]]]:
-    names = [unicodedata.category(chr(point)) for point in range(LAST + 1)]
-    edges = [0, *(index + 1 for index, (a, b) in enumerate(pairwise(names)) if a != b), LAST + 1]
+    spans = [("Cn", ASSIGNED + 1, TAGS[0] - 1), ("Cn", TAGS[1] + 1, PRIVATE - 1), ("Co", PRIVATE, LAST)]
+    for first, last in ((0, ASSIGNED), TAGS):
+        place = first
+        for name, group in groupby(map(unicodedata.category, map(chr, range(first, last + 1)))):
+            size = sum(1 for _ in group)
+            spans.append((name, place, place + size - 1))
+            place += size
     table: dict[str, list[tuple[int, int]]] = {}
-    for start, stop in pairwise(edges):
-        span = (start, stop - 1)
-        table.setdefault(names[start], []).append(span)
-        table.setdefault(names[start][0], []).append(span)
+    for name, start, stop in spans:
+        table.setdefault(name, []).append((start, stop))
+        table.setdefault(name[0], []).append((start, stop))
     return table
 
 

@@ -12,13 +12,16 @@ from functools import lru_cache
 from itertools import groupby
 
 from ramet.runtime.constrain.strings.chars import ALL, CONTROL, CharSet, chars
-from ramet.runtime.constrain.strings.lang import ANY, Alt, Both, Chars, Lang, Not, Rep, Seq, Texts, plain
+from ramet.runtime.constrain.strings.lang import ANY, CHAR, Alt, Both, Chars, Lang, Not, Rep, Seq, Texts, plain
 
 SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 """Characters with a short escape in JSON."""
 
 ESCAPED = CONTROL | chars('"\\')
 """Characters that JSON text cannot hold as they are."""
+
+CHAR_NAME = "CHAR"
+CHARS = "CHARS"
 
 MANY = 16
 """Longer lists of texts are written as a tree."""
@@ -31,13 +34,15 @@ class Writer:
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
-        self.universe = self._regex(ANY)
+        self.universe = CHARS if json else f"/{self._regex(ANY)}/"
+
+    def definitions(self) -> list[str]:
+        """Terminals that others refer to: reading the same class of characters over and over takes the engine long."""
+        return [f"{CHAR_NAME}: /{self._regex(CHAR)}/", f"{CHARS}: {CHAR_NAME}*"] if self.json else []
 
     def terminal(self, lang: Lang) -> str:
         """The right-hand side of a terminal definition (without the quotes of a JSON string)."""
-        if plain(lang):
-            return f"/{self._regex(lang)}/"
-        return self._expression(lang)
+        return _written(self.json, lang)
 
     def string(self, lang: Lang) -> str:
         """The terminal of a whole JSON string: quotes included."""
@@ -45,31 +50,38 @@ class Writer:
 
     def quoted(self, lang: Lang) -> Callable[[str, str], str]:
         """The terminal between two texts of punctuation."""
-        if plain(lang):
-            regex = self._regex(lang)
-            return lambda front, back: f"/{front}{regex}{back}/"
-        expression = self._expression(lang)
+        expression = _written(self.json, lang)
+        if expression.startswith("/") and expression.endswith("/"):
+            return lambda front, back: f"/{front}{expression[1:-1]}{back}/"
         return lambda front, back: f"{json.dumps(front)} {expression} {json.dumps(back)}"
 
-    def _expression(self, lang: Lang) -> str:
+    def expression(self, lang: Lang) -> str:
+        """Plain languages are one regex between slashes, others an expression of several terminals."""
+        if self._named(lang):
+            assert isinstance(lang, Rep)
+            return CHARS if lang == ANY else f"{CHAR_NAME}{{{lang.low},{'' if lang.high is None else lang.high}}}"
         if plain(lang):
             return f"/{self._regex(lang)}/"
         if isinstance(lang, Not):
-            return f"(/{self.universe}/ & ~({self._expression(lang.part)}))"
+            return f"({self.universe} & ~({self.expression(lang.part)}))"
         if isinstance(lang, Both):
             positive = [part for part in lang.parts if not isinstance(part, Not)]
             negative = [part.part for part in lang.parts if isinstance(part, Not)]
-            items = [self._expression(part) for part in positive] or [f"/{self.universe}/"]
-            items += [f"~({self._expression(part)})" for part in negative]
+            items = [self.expression(part) for part in positive] or [self.universe]
+            items += [f"~({self.expression(part)})" for part in negative]
             return f"({' & '.join(items)})"
         if isinstance(lang, Alt):
-            return f"({' | '.join(self._expression(part) for part in lang.parts)})"
+            return f"({' | '.join(self.expression(part) for part in lang.parts)})"
         if isinstance(lang, Rep):
             high = "" if lang.high is None else str(lang.high)
-            return f"({self._expression(lang.part)}){{{lang.low},{high}}}"
+            return f"({self.expression(lang.part)}){{{lang.low},{high}}}"
         if isinstance(lang, Seq):
             return f"({' '.join(self._grouped(lang))})"
         raise AssertionError(lang)
+
+    def _named(self, lang: Lang) -> bool:
+        """Whether the language is written with the names of ``definitions``."""
+        return self.json and isinstance(lang, Rep) and lang.part == CHAR
 
     def _grouped(self, lang: Seq) -> list[str]:
         """Parts of a sequence; neighbours without algebra share one regex."""
@@ -82,7 +94,7 @@ class Writer:
             if run:
                 items.append(f"/{self._regex(Seq(tuple(run)))}/")
                 run = []
-            items.append(self._expression(part))
+            items.append(self.expression(part))
         if run:
             items.append(f"/{self._regex(Seq(tuple(run)))}/")
         return items
@@ -133,6 +145,12 @@ def _shared(left: str, right: str) -> int:
         if one != other:
             return index
     return min(len(left), len(right))
+
+
+@lru_cache(maxsize=512)
+def _written(json: bool, lang: Lang) -> str:
+    """Formats and patterns come again from schema to schema."""
+    return Writer(json=json).expression(lang)
 
 
 def _grouped_texts(lang: Lang) -> bool:
