@@ -130,6 +130,20 @@ def test_a_compile_that_takes_too_long_is_stopped_and_the_next_one_works(tokeniz
         bounded.close()
 
 
+def test_the_check_after_a_killed_one_waits_for_the_replacement(tokenizer):
+    before = children()
+    bounded = BoundedCompiler(tokenizer, seconds=0.05)
+    bounded.warm()
+    try:
+        with pytest.raises(ConstraintTimeout):
+            bounded.check(schema({"properties": {f"p{i}": {"pattern": f"^(a|b){{{i}}}$"} for i in range(8000)}}))
+        bounded._seconds = 60
+        bounded.check(schema({"type": "integer"}))
+        assert len(children() - before) == 1
+    finally:
+        bounded.close()
+
+
 def test_a_compile_that_takes_too_much_memory_is_stopped(tokenizer):
     bounded = BoundedCompiler(tokenizer, seconds=30, megabytes=8)
     bounded.warm()

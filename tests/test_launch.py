@@ -97,7 +97,7 @@ def test_a_hung_child_is_killed_and_restarted() -> None:
         until(lambda: started.status().state == "ready")
 
 
-def test_a_crash_loop_is_given_up_with_its_reason_and_all_children_end() -> None:
+def test_a_crash_loop_is_given_up_with_its_reason_and_all_children_end(caplog: pytest.LogCaptureFixture) -> None:
     reasons: list[str] = []
     failing = launcher(worker="fails-later", on_failure=lambda reason: (reasons.append(reason), failing.stop())[0])
     failing.start()
@@ -105,6 +105,7 @@ def test_a_crash_loop_is_given_up_with_its_reason_and_all_children_end() -> None
     os.kill(pids[1], signal.SIGKILL)
     until(lambda: bool(reasons))
     assert "the disk is gone" in reasons[0]
+    assert any("the disk is gone" in record.message for record in caplog.records if record.levelname == "ERROR")
     assert failing.status().state == "failed" and failing.status().failure == reasons[0]
     assert not any(map(runs, pids))
     failing.stop()

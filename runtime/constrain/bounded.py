@@ -67,6 +67,9 @@ class BoundedCompiler:
         self._idle: list[_Child] = []
         self._live: set[_Child] = set()
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._starting = 0
+        """Children that start and belong to nobody yet."""
         self._places = threading.BoundedSemaphore(children)
         self._closed = False
 
@@ -78,8 +81,9 @@ class BoundedCompiler:
 
     def warm(self) -> None:
         """Start a child, so that the first check does not wait for it."""
-        with self._child():
-            pass
+        with self._changed:
+            self._starting += 1
+        self._add_spare()
 
     def close(self) -> None:
         """Ends the children, also those that start or compile just now: whoever waits for one learns it at once."""
@@ -94,7 +98,9 @@ class BoundedCompiler:
     @contextlib.contextmanager
     def _child(self) -> Iterator[_Child]:
         with self._places:
-            with self._lock:
+            with self._changed:
+                while self._starting and not self._idle:
+                    self._changed.wait()  # sooner done than one more is there
                 child = self._idle.pop() if self._idle else None
             if child is None or not child.alive:
                 child = self._start()
@@ -127,19 +133,26 @@ class BoundedCompiler:
         return child
 
     def _replace(self) -> None:
-        """Start another child for the next check, which then does not wait for it."""
+        """Start another child for the next check, which then does not wait for it as long."""
+        with self._changed:
+            if self._closed:
+                return
+            self._starting += 1
+        threading.Thread(target=self._add_spare, daemon=True).start()
 
-        def start() -> None:
-            with contextlib.suppress(ConstraintCrashed):
-                child = self._start()
-                with self._lock:
-                    if not self._closed:
-                        self._idle.append(child)
-                        return
-                child.kill()
-
-        if not self._closed:
-            threading.Thread(target=start, daemon=True).start()
+    def _add_spare(self) -> None:
+        """The child that ``_starting`` counts already. One that does not start is the error of the next check."""
+        child: _Child | None = None
+        with contextlib.suppress(ConstraintCrashed, OSError):
+            child = self._start()
+        with self._changed:
+            self._starting -= 1
+            if child is not None and not self._closed:
+                self._idle.append(child)
+                child = None
+            self._changed.notify_all()
+        if child is not None:
+            child.kill()
 
 
 def raise_verdict(verdict: Verdict) -> None:

@@ -126,6 +126,8 @@ class Supervisor:
         self._end_children()
         self._settled.set()  # whoever waits for the start (in another thread) learns that it was stopped
         if self.failure:
+            if self.started:  # else whoever starts it raises it
+                log.error("given up: %s", self.failure)
             self._on_failure(self.failure)
 
     def _look(self, seat: _Seat, now: float, elapsed: float) -> None:
