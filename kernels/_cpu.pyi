@@ -16,6 +16,9 @@ class Engine:
     threads: int
     def __init__(self, isa: str, threads: int) -> None: ...
     def pack(self, kind: str, n: int, k: int, raw: NDArray[np.uint8], to: NDArray[np.uint8]) -> None: ...
+    def read(self, array: NDArray[np.uint8]) -> int:
+        """Reads all of ``array`` on all threads (a measure of bandwidth) and returns the sum of its 8-byte words."""
+
     def sample(
         self,
         logits: NDArray[np.float32],

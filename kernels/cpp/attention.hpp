@@ -210,7 +210,7 @@ void attend(const AttentionArgs& a, void* scratch) {
     P::begin();
     for (int q = 0; q < queries; ++q) {
         const float* from = a.q + (size_t)item.token[q / per] * a.ldq + (a.kv_head * per + q % per) * a.kv->dim;
-        for (int e = 0; e < width; e += 16) P::st_number(w.q + (size_t)q * width + e, ld_some(from + e, a.kv->dim - e));
+        for (int e = 0; e < width; e += 16) P::st_number(w.q + (size_t)q * width + e, ld_or(from + e, a.kv->dim - e, 0));
         for (int e = 0; e < width; e += 16) st(w.o + (size_t)q * width + e, set(0));
         st(w.l + q * 16, set(0));
         w.m[q] = -INFINITY;

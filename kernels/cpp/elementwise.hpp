@@ -143,34 +143,36 @@ float maximum(const float* x, int n) {
 }
 
 double sum_exp(const float* x, int n, float shift) {
-    double total = 0;
-    for (int start = 0; start < n; start += 1024) {
-        const int stop = start + 1024 < n ? start + 1024 : n;
-        F s[2] = {set(0), set(0)};
-        int i = start;
-        for (; i + 32 <= stop; i += 32) {
-            s[0] = s[0] + exp(ld(x + i) - set(shift));
-            s[1] = s[1] + exp(ld(x + i + 16) - set(shift));
-        }
-        for (; i < stop; i += 16) {
-            float rest[16];
-            for (int j = 0; j < 16; ++j) rest[j] = i + j < stop ? x[i + j] : -INFINITY;
-            s[0] = s[0] + exp(ld(rest) - set(shift));
-        }
-        total += (double)sum(s[0] + s[1]);
-    }
-    return total;
+    D total = nought();
+    for (int i = 0; i < n; i += 16) total = total + exp(ld_or(x + i, n - i, -INFINITY) - set(shift));
+    return sum(total);
 }
 
-void exp_shifted(const float* x, int n, float shift, float factor, float* out) {
-    int i = 0;
-    for (; i + 16 <= n; i += 16) st(out + i, exp((ld(x + i) - set(shift)) * set(factor)));
-    if (i < n) {
-        float rest[16];
-        for (int j = 0; j < 16; ++j) rest[j] = i + j < n ? x[i + j] : -INFINITY;
-        st(rest, exp((ld(rest) - set(shift)) * set(factor)));
-        for (int j = 0; i + j < n; ++j) out[i + j] = rest[j];
+double exp_shifted(const float* x, int n, float shift, float factor, float* out) {
+    D total = nought();
+    for (int i = 0; i < n; i += 16) {
+        const F p = exp((ld_or(x + i, n - i, -INFINITY) - set(shift)) * set(factor));
+        st_some(out + i, p, n - i);
+        total = total + p;
     }
+    return sum(total);
+}
+
+int at_least(const float* x, int n, float least, int32_t* indices, int room) {
+    int count = 0;
+    for (int i = 0; i < n; i += 64) {
+        const int stop = i + 64 < n ? i + 64 : n;
+        if (stop - i == 64) {
+            const F m = max(max(ld(x + i), ld(x + i + 16)), max(ld(x + i + 32), ld(x + i + 48)));
+            if (!(largest(m) >= least)) continue;
+        }
+        for (int j = i; j < stop; ++j) {
+            if (!(x[j] >= least)) continue;
+            if (count < room) indices[count] = j;
+            ++count;
+        }
+    }
+    return count;
 }
 
 }  // namespace

@@ -24,9 +24,12 @@ struct Lane {
     size_t (*attend_scratch)(int width);
     int (*argmax)(const float* x, int n);  // lowest index of the largest; NaN never wins
     float (*maximum)(const float* x, int n);
-    // Sum of exp(x - shift) in float64: per chunk of 1024 in ascending order.
+    // Sum of exp(x - shift) in float64: sixteen sums in ascending order, then those.
     double (*sum_exp)(const float* x, int n, float shift);
-    void (*exp_shifted)(const float* x, int n, float shift, float factor, float* out);
+    // out = exp((x - shift) * factor); returns the sum, as sum_exp does.
+    double (*exp_shifted)(const float* x, int n, float shift, float factor, float* out);
+    // Ascending indices of the x >= least, at most `room` of them; returns how many there are.
+    int (*at_least)(const float* x, int n, float least, int32_t* indices, int room);
     // Set-up and clean-up of a thread that is to run this lane.
     void (*enter)();
     void (*leave)();

@@ -29,6 +29,7 @@ Lane make_lane(const char* name) {
     lane.maximum = maximum;
     lane.sum_exp = sum_exp;
     lane.exp_shifted = exp_shifted;
+    lane.at_least = at_least;
     lane.enter = nothing;
     lane.leave = nothing;
     return lane;

@@ -314,6 +314,29 @@ NB_MODULE(_cpu, m) {
                  nb::gil_scoped_release release;
                  each_row(e, w.tiles, [&](int tile, int) { pack_tile(w, kind, raw.data(), tile, to.data()); });
              })
+        // Reads all of an array on all threads: what bounds decoding.
+        .def("read",
+             [](Engine& e, Vec<uint8_t> array) {
+                 const size_t part = 1 << 20, size = array.shape(0);
+                 std::atomic<uint64_t> total{0};
+                 nb::gil_scoped_release release;
+                 each_row(e, (int)((size + part - 1) / part), [&](int i, int) {
+                     uint64_t sums[16] = {};
+                     const uint8_t* from = array.data() + i * part;
+                     const size_t stop = std::min(part, size - i * part) / 128;
+                     for (size_t j = 0; j < stop; ++j) {
+                         __builtin_prefetch(from + j * 128 + 2048);
+                         __builtin_prefetch(from + j * 128 + 2112);
+                         for (int k = 0; k < 16; ++k) {
+                             uint64_t v;
+                             memcpy(&v, from + j * 128 + k * 8, 8);
+                             sums[k] += v;
+                         }
+                     }
+                     for (uint64_t s : sums) total += s;
+                 });
+                 return total.load();
+             })
         .def("token_logprobs", [](Engine& e, Mat<float> logits, Vec<int32_t> ids, int top, Out<float> values,
                                   Out<int32_t> top_ids, Out<float> top_values) {
             const int rows = (int)logits.shape(0), vocab = (int)logits.shape(1);

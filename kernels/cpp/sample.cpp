@@ -45,22 +45,26 @@ double log_sum(const Lane& lane, const float* x, int n) {
 }
 
 // The `count` largest, in descending order, the lower id first among equals. Returns how many there are.
-int best(const float* x, int n, int count, int32_t* ids) {
+int best(const Lane& lane, const float* x, int n, int count, int32_t* ids) {
     int have = 0;
     float worst = NOTHING;
-    for (int i = 0; i < n; ++i) {
-        if (have == count && !(x[i] > worst)) continue;
-        if (!(x[i] > NOTHING)) continue;
-        int at = have < count ? have++ : count - 1;
-        for (; at > 0 && x[ids[at - 1]] < x[i]; --at) ids[at] = ids[at - 1];
-        ids[at] = i;
-        worst = x[ids[have - 1]];
+    for (int start = 0; start < n; start += 1024) {  // most runs hold nothing that is better
+        const int stop = std::min(n, start + 1024);
+        if (have == count && !(lane.maximum(x + start, stop - start) > worst)) continue;
+        for (int i = start; i < stop; ++i) {
+            if (!(x[i] > worst) && have == count) continue;
+            if (!(x[i] > NOTHING)) continue;
+            int at = have < count ? have++ : count - 1;
+            for (; at > 0 && x[ids[at - 1]] < x[i]; --at) ids[at] = ids[at - 1];
+            ids[at] = i;
+            worst = x[ids[have - 1]];
+        }
     }
     return have;
 }
 
-void best_logprobs(const float* x, int n, double total, int count, int32_t* ids, float* values) {
-    const int have = best(x, n, count, ids);
+void best_logprobs(const Lane& lane, const float* x, int n, double total, int count, int32_t* ids, float* values) {
+    const int have = best(lane, x, n, count, ids);
     for (int i = 0; i < count; ++i) {
         if (i >= have) ids[i] = -1;
         values[i] = i < have ? (float)((double)x[ids[i]] - total) : std::nanf("");
@@ -154,6 +158,52 @@ class Ranking {
     std::vector<int64_t> count_;
 };
 
+constexpr int SHORT_LIST = 1024;
+
+// The draw from the ids with p >= least (of the largest), if it can be seen that all limits and the drawn number lie among
+// them; else -1. `total`: sum of all p.
+int draw_from_short_list(const Lane& lane, const SampleRow& row, double total, float least, SampleWork& work) {
+    const std::vector<float>&p = work.p, &z = work.z;
+    work.order.resize(SHORT_LIST);
+    const int count = lane.at_least(p.data(), row.vocab, least, work.order.data(), SHORT_LIST);
+    if (count > SHORT_LIST) return -1;
+    const auto first = work.order.begin(), last = first + count;
+    std::sort(first, last, [&z](int32_t a, int32_t b) { return z[a] != z[b] ? z[a] > z[b] : a < b; });
+    double kept = total;
+    int ids = row.vocab;
+    if (row.top_k > 0 && row.top_k < row.vocab) {
+        if (row.top_k > count) return -1;
+        ids = row.top_k;
+        kept = 0;
+        for (int i = 0; i < ids; ++i) kept += p[first[i]];
+    }
+    if (row.top_p < 1) {
+        const double wanted = std::max(0.0, (double)row.top_p) * kept;
+        double mass = 0;
+        int i = 0;
+        while (i < std::min(ids, count) && (i == 0 || mass < wanted)) mass += p[first[i++]];
+        if (mass < wanted && i < ids) return -1;
+        ids = i;
+        kept = mass;
+    }
+    if (row.min_p > 0) {
+        const float floor = std::min(row.min_p, 1.0f);  // the largest p is 1
+        if (floor < least && ids > count) return -1;
+        double mass = 0;
+        int i = 0;
+        while (i < std::min(ids, count) && p[first[i]] >= floor) mass += p[first[i++]];
+        ids = i;
+        kept = mass;
+    }
+    const double target = uniform(row.key, row.position) * kept;
+    double mass = 0;
+    for (int i = 0; i < std::min(ids, count); ++i) {
+        mass += p[first[i]];
+        if (mass > target) return first[i];
+    }
+    return ids <= count ? (int)first[ids - 1] : -1;
+}
+
 int draw(const SampleRow& row, Ranking& ranking) {
     using Cut = Ranking::Cut;
     const auto never = [](const Cut&, float) { return false; };
@@ -203,9 +253,14 @@ void sample_row(const Lane& lane, const SampleRow& row, SampleOut& out, SampleWo
         out.id = lane.argmax(z, n);
     } else {
         work.p.resize(n);
-        lane.exp_shifted(z, n, peak, 1.0f / row.temperature, work.p.data());
-        Ranking ranking(work.z, work.p, work.order);
-        out.id = draw(row, ranking);
+        const double total = lane.exp_shifted(z, n, peak, 1.0f / row.temperature, work.p.data());
+        out.id = -1;
+        for (float least : {0x1p-5f, 0x1p-12f})
+            if (out.id < 0) out.id = draw_from_short_list(lane, row, total, least, work);
+        if (out.id < 0) {
+            Ranking ranking(work.z, work.p, work.order);
+            out.id = draw(row, ranking);
+        }
     }
     out.raw = out.masked = std::nanf("");
     if (row.logprobs < 0) return;
@@ -218,12 +273,12 @@ void sample_row(const Lane& lane, const SampleRow& row, SampleOut& out, SampleWo
             out.masked = (float)((double)row.logits[out.id] - log_sum(lane, work.p.data(), n));
         }
     }
-    if (row.logprobs > 0) best_logprobs(row.logits, n, total, row.logprobs, out.top_ids, out.top_raw);
+    if (row.logprobs > 0) best_logprobs(lane, row.logits, n, total, row.logprobs, out.top_ids, out.top_raw);
 }
 
 float token_logprob(const Lane& lane, const float* logits, int vocab, int id, int top, int32_t* top_ids, float* top_raw) {
     const double total = log_sum(lane, logits, vocab);
-    if (top > 0) best_logprobs(logits, vocab, total, top, top_ids, top_raw);
+    if (top > 0) best_logprobs(lane, logits, vocab, total, top, top_ids, top_raw);
     return (float)((double)logits[id] - total);
 }
 

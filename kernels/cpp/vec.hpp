@@ -74,6 +74,20 @@ RAMET_INLINE float sum(F a) {
 RAMET_INLINE float largest(F a) { return _mm512_reduce_max_ps(a.v); }
 RAMET_INLINE int32_t sum(I a) { return _mm512_reduce_add_epi32(a.v); }
 
+// Sixteen doubles.
+struct D {
+    __m512d v[2];
+};
+RAMET_INLINE D nought() { return {{_mm512_setzero_pd(), _mm512_setzero_pd()}}; }
+RAMET_INLINE D operator+(D a, F b) {
+    return {{_mm512_add_pd(a.v[0], _mm512_cvtps_pd(_mm512_castps512_ps256(b.v))),
+             _mm512_add_pd(a.v[1], _mm512_cvtps_pd(_mm512_extractf32x8_ps(b.v, 1)))}};
+}
+RAMET_INLINE void st(double* p, D a) {
+    _mm512_storeu_pd(p, a.v[0]);
+    _mm512_storeu_pd(p + 8, a.v[1]);
+}
+
 #elif defined(__AVX2__)
 
 struct F {
@@ -178,6 +192,26 @@ RAMET_INLINE int32_t sum(I a) {
     __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
     c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+
+// Sixteen doubles.
+struct D {
+    __m256d v[4];
+};
+RAMET_INLINE D nought() {
+    D d;
+    for (int i = 0; i < 4; ++i) d.v[i] = _mm256_setzero_pd();
+    return d;
+}
+RAMET_INLINE D operator+(D a, F b) {
+    for (int i = 0; i < 2; ++i) {
+        a.v[2 * i] = _mm256_add_pd(a.v[2 * i], _mm256_cvtps_pd(_mm256_castps256_ps128(b.v[i])));
+        a.v[2 * i + 1] = _mm256_add_pd(a.v[2 * i + 1], _mm256_cvtps_pd(_mm256_extractf128_ps(b.v[i], 1)));
+    }
+    return a;
+}
+RAMET_INLINE void st(double* p, D a) {
+    for (int i = 0; i < 4; ++i) _mm256_storeu_pd(p + 4 * i, a.v[i]);
 }
 
 #else
@@ -328,13 +362,34 @@ RAMET_INLINE int32_t sum(I a) {
     return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
+// Sixteen doubles.
+struct D {
+    double v[16];
+};
+RAMET_INLINE D nought() { return D{}; }
+RAMET_INLINE D operator+(D a, F b) {
+    float x[16];
+    st(x, b);
+    for (int i = 0; i < 16; ++i) a.v[i] += (double)x[i];
+    return a;
+}
+RAMET_INLINE void st(double* p, D a) { memcpy(p, a.v, sizeof a.v); }
+
 #endif
 
-// The first n of 16 numbers, zeros behind them; n may be more.
-RAMET_INLINE F ld_some(const float* p, int n) {
+RAMET_INLINE double sum(D a) {
+    double x[16];
+    st(x, a);
+    for (int step = 8; step > 0; step /= 2)
+        for (int i = 0; i < step; ++i) x[i] += x[i + step];
+    return x[0];
+}
+
+// The first n of 16 numbers, `rest` behind them; n may be more.
+RAMET_INLINE F ld_or(const float* p, int n, float rest) {
     if (n >= 16) return ld(p);
-    float x[16] = {};
-    for (int i = 0; i < n; ++i) x[i] = p[i];
+    float x[16];
+    for (int i = 0; i < 16; ++i) x[i] = i < n ? p[i] : rest;
     return ld(x);
 }
 RAMET_INLINE void st_some(float* p, F a, int n) {

@@ -17,11 +17,11 @@ class CpuProgram:
     """A recorded forward pass. One call of ``run`` computes a whole step with the GIL released."""
 
     def __init__(self, native: _cpu.Program) -> None:
-        self._native = native
+        self.native = native
 
     def run(self, batch: Batch, kv: _cpu.Kv) -> NDArray[np.float32]:
         """Logits [L, V]; the array is valid until the next run."""
-        return self._native.run(
+        return self.native.run(
             _int32(batch.ids),
             _int32(batch.positions),
             _int32(batch.row_start),
