@@ -11,6 +11,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from ramet.runtime.frontend.blocking import off_loop
 from ramet.runtime.protocol.config import RuntimeConfig, SchedulerConfig, WorkerConfig
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Session:
         try:
             await self.client.close()
         finally:
-            await asyncio.to_thread(self.launcher.stop)
+            await off_loop(self.launcher.stop)
 
     @cached_property
     def template(self) -> ChatTemplate:

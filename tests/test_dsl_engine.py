@@ -270,6 +270,7 @@ def test_a_script_that_forgets_its_engine_leaves_no_process(tmp_path: Path, end:
     script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "model"), end=end)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == {"pass": 0, "state.sync()": 0, "raise SystemExit(3)": 3, "1/0": 1}[end], done.stderr
+    assert "Exception ignored" not in done.stderr
     left = [
         p
         for p in psutil.process_iter(["pid", "cmdline"])

@@ -37,6 +37,7 @@ from ramet.runtime.protocol.messages import (
     Usage,
 )
 
+from .blocking import off_loop
 from .branches import Branches
 from .calls import GRACE_S, Calls
 from .choice import Choice, OffsetGap
@@ -116,7 +117,7 @@ class Client:
             self._settle(state)
         self._calls.fail_all(GenerationFailed("the client was closed"))
         await self._link.close()
-        await asyncio.to_thread(self._bounded.close)
+        await off_loop(self._bounded.close)
 
     @property
     def connected(self) -> bool:
