@@ -59,6 +59,16 @@ def failed_call(program: str, variable: str | None, where: Where, cause: BaseExc
     return ProgramError(message, program=program, variable=variable, where=where, cause=cause, text=text)
 
 
+def cut_value(variable: str | None, where: Where, tokens: int, cause: BaseException) -> ProgramError:
+    """The error of a typed value that has no end, because the call had used up its tokens."""
+    message = (
+        f"variable {variable!r} ({where}) has no typed value: it was cut after {tokens} tokens, by max_tokens or the "
+        "end of the context; bound its strings and lists (maxLength, maxItems; in pydantic Field(max_length=...)), or "
+        "give a larger max_tokens"
+    )
+    return ProgramError(message, variable=variable, where=where, cause=cause)
+
+
 def skipped_call(first: ProgramError, variable: str | None, where: Where) -> ProgramError:
     """The error of a call that came after a failed one."""
     what = f"variable {variable!r}" if variable is not None else "a call without a name"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from .errors import cut_value
 from .where import UNKNOWN, Where
 
 Value = Any
@@ -130,7 +131,18 @@ class CallSlot:
         value = self.value()
         if self.parse is None:
             return value
-        return [self.parse(item) for item in value] if isinstance(value, list) else self.parse(value)
+        if isinstance(value, list):
+            return [self._parsed(text, meta) for text, meta in zip(value, self._meta, strict=True)]
+        return self._parsed(value, self._meta)
+
+    def _parsed(self, text: str, meta: Any) -> Any:
+        assert self.parse is not None
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            if not isinstance(meta, dict) or meta["finish_reason"]["type"] != "length":
+                raise
+            raise cut_value(self.name, self.where, meta["completion_tokens"], error) from error
 
     def meta(self) -> Any:
         if self._error is not None:

@@ -385,3 +385,20 @@ def test_timeouts_are_errors_of_their_call() -> None:
         program.run(backend=fake)["v"]
     assert fake.requests[0].cancelled
     fake.close()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_typed_value_that_was_cut_says_so_and_how_to_bound_it(n: int) -> None:
+    backend = FakeBackend(lambda prompt, call: '{"name": "' + "a" * 300, context=200)
+    value = rt.gen("value", schema={"type": "object", "properties": {"name": {"type": "string"}}}, max_tokens=20, n=n)
+
+    @rt.function
+    def program(s: rt.State) -> None:
+        s += "As JSON: " + value
+
+    state = program.run(backend=backend)
+    with pytest.raises(rt.ProgramError, match=r"'value'.*cut after 20 tokens.*max_length") as caught:
+        state.parsed("value")
+    assert isinstance(caught.value.cause, ValueError) and caught.value.where.file == HERE
+    assert state["value"] if n == 1 else all(state["value"])
+    backend.close()
