@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary
+from functools import lru_cache
+from pathlib import Path
 
 from ramet.runtime.constrain.base import CompiledConstraint
 from ramet.runtime.constrain.engine import EngineConstraint
 from ramet.runtime.constrain.kinds import Lowered, lowered
+from ramet.runtime.constrain.lanes import lane_of
 from ramet.runtime.constrain.schema.formats import ENFORCED, language
+from ramet.runtime.constrain.table import TableConstraint, TableStore
 from ramet.runtime.constrain.vocabulary import TokenizerLike, Vocabulary, build_vocabulary
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
@@ -19,6 +22,7 @@ from ramet.runtime.protocol.errors import (
     UnsupportedConstraint,
 )
 from ramet.runtime.protocol.messages import ConstraintSpec
+from ramet.runtime.store import default_cache
 
 STEP_FUEL = 500_000
 """Work that the engine's lexer may do in one step, in its own unit: some 35 ms. Its default is a bit low for patterns
@@ -29,9 +33,10 @@ RULES = 500_000
 
 
 class Compiler:
-    """Compiles for one tokeniser."""
+    """Compiles for one tokeniser. ``tables``: folder in which tables of the table lane are kept; None: nowhere."""
 
-    def __init__(self, tokenizer: TokenizerLike) -> None:
+    def __init__(self, tokenizer: TokenizerLike, tables: Path | None = None) -> None:
+        self._tables = TableStore(tables)
         self.vocabulary: Vocabulary = build_vocabulary(tokenizer)
         for name in ENFORCED:
             language(name)  # read once, better now than in a request
@@ -56,6 +61,8 @@ class Compiler:
                     "can spell",
                     keyword="regex" if spec.kind == "regex" else "pattern",
                 )
+        if form.lang is not None and lane_of(spec, form.lang) == "table":
+            return TableConstraint(self._tables.get(form.lang, self.vocabulary), self.vocabulary)
         return engine_constraint(form, self.vocabulary)
 
 
@@ -86,15 +93,14 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-_compilers: WeakKeyDictionary[TokenizerLike, Compiler] = WeakKeyDictionary()
-
-
 def compiler_for(tokenizer: TokenizerLike) -> Compiler:
-    """One compiler per tokeniser object, as long as that lives."""
-    found = _compilers.get(tokenizer)
-    if found is None:
-        found = _compilers[tokenizer] = Compiler(tokenizer)
-    return found
+    """One compiler per tokeniser object; the last few are kept."""
+    return _compiler_for(tokenizer)  # type: ignore[arg-type]  # identity makes every object hashable
+
+
+@lru_cache(maxsize=4)
+def _compiler_for(tokenizer: TokenizerLike) -> Compiler:
+    return Compiler(tokenizer, default_cache().parent / "tables")
 
 
 def compile(spec: ConstraintSpec, tokenizer: TokenizerLike) -> CompiledConstraint:

@@ -96,6 +96,8 @@ class Lowered:
     grammar: str
     spelled: frozenset[int] = frozenset()
     place: Place | None = None
+    lang: Lang | None = None
+    """The texts of a choice or regex."""
     classes: frozenset[CharSet] = frozenset()
 
 
@@ -103,14 +105,17 @@ def lowered(spec: ConstraintSpec) -> Lowered:
     """Raises a kind of ConstraintError."""
     grammar = Grammar(flexible=spec.whitespace == "flexible")
     place: Place | None = None
+    lang: Lang | None = None
     if spec.kind == "json_schema":
         options = options_of(spec)
         dynamic = any(keyword in spec.text for keyword in DYNAMIC)
         start, place = write(grammar, decode(spec.text), options.order, options.documents, dynamic=dynamic)
     elif spec.kind == "regex":
-        start = grammar.plain(regex_language(spec.text))
+        lang = regex_language(spec.text)
+        start = grammar.plain(lang)
     elif spec.kind == "choice":
-        start = grammar.plain(literals(choices(spec.text)))
+        lang = literals(choices(spec.text))
+        start = grammar.plain(lang)
     elif spec.kind == "structural":
         start = _structural(grammar, spec)
     elif spec.kind == "lark":
@@ -119,7 +124,7 @@ def lowered(spec: ConstraintSpec) -> Lowered:
         return Lowered(_gbnf(spec.text))
     else:
         raise InvalidConstraint(f"constraint kind {spec.kind!r} is not known: use one of {', '.join(KINDS)}")
-    return Lowered(grammar.finish(start), frozenset(grammar.spelled), place, frozenset(grammar.classes))
+    return Lowered(grammar.finish(start), frozenset(grammar.spelled), place, lang, frozenset(grammar.classes))
 
 
 def _gbnf(text: str) -> str:

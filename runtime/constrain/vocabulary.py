@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from ramet.runtime.constrain.strings.chars import CharSet, charset
+from ramet.runtime.constrain.trie import Trie, trie_of
 from ramet.runtime.constrain.unique import TokenIndex
 
 if TYPE_CHECKING:
@@ -44,11 +47,32 @@ class Vocabulary:
     missing: frozenset[int]
     fingerprint: str
     table: Sequence[bytes]
+    encode: Callable[[str], list[int]]
 
     @cached_property
     def tokens(self) -> TokenIndex:
         """For constraints that must know what tokens spell."""
         return TokenIndex(self.table)
+
+    @cached_property
+    def trie(self) -> Trie:
+        """For building tables."""
+        return trie_of([b"" if token in self.end_ids else spelled for token, spelled in enumerate(self.table)])
+
+    @cached_property
+    def first_bytes(self) -> NDArray[np.int16]:
+        """[V] first byte of each token, -1 for tokens that spell nothing."""
+        return np.array([token[0] if token else -1 for token in self.table], np.int16)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """[V] bytes of each token."""
+        return np.array([len(token) for token in self.table], np.int32)
+
+    @cached_property
+    def single_bytes(self) -> dict[int, int]:
+        """Byte to the token that spells it alone."""
+        return {token[0]: index for index, token in enumerate(self.table) if len(token) == 1}
 
     @cached_property
     def unspeakable(self) -> CharSet:
@@ -79,6 +103,7 @@ def build_vocabulary(tokenizer: TokenizerLike) -> Vocabulary:
         missing=missing_bytes(tokenizer.token_table),
         fingerprint=tokenizer.fingerprint,
         table=tokenizer.token_table,
+        encode=tokenizer.encode,
     )
 
 

@@ -37,7 +37,7 @@ def representatives(lang: Lang) -> list[int] | None:
     """One character of each set of characters that lead to the same derivative; None if there are over ``CLASSES``."""
     sets: dict[CharSet, None] = {}
     singles: dict[int, None] = {}
-    for found in _first(lang):
+    for found in first_sets(lang):
         if isinstance(found, int):
             singles[found] = None
         else:
@@ -59,7 +59,7 @@ def representatives(lang: Lang) -> list[int] | None:
     return [*signatures.values(), *singles]
 
 
-def _first(lang: Lang) -> Iterator[CharSet | int]:
+def first_sets(lang: Lang) -> Iterator[CharSet | int]:
     """Sets and single characters tested by ``derive`` at the first character."""
     if isinstance(lang, Chars):
         yield lang.set
@@ -67,14 +67,14 @@ def _first(lang: Lang) -> Iterator[CharSet | int]:
         yield from {ord(text[0]) for text in lang.texts if text}
     elif isinstance(lang, Seq):
         for part in lang.parts:
-            yield from _first(part)
+            yield from first_sets(part)
             if not nullable(part):
                 break
     elif isinstance(lang, (Alt, Both)):
         for part in lang.parts:
-            yield from _first(part)
+            yield from first_sets(part)
     else:
-        yield from _first(lang.part)
+        yield from first_sets(lang.part)
 
 
 def empty(lang: Lang, states: int = STATES) -> bool | None:

@@ -223,3 +223,8 @@ def _point(point: int) -> str:
     if 0x20 < point < 0x7F and char != "/" and char not in "#&~":
         return char
     return f"\\x{{{point:x}}}"
+
+
+def raw_regex(lang: Lang) -> str:
+    """A plain language as one regex in Rust's syntax."""
+    return _written(False, lang)[1:-1]

@@ -1,0 +1,321 @@
+"""The table lane: an automaton over tokens, one bitmask row per kind of state, one copy of a row per mask.
+
+A step costs the same however many tokens it allows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from ramet.runtime.constrain.automaton import automaton
+from ramet.runtime.constrain.engine import set_ends
+from ramet.runtime.constrain.strings.lang import Lang
+from ramet.runtime.constrain.strings.write import raw_regex
+from ramet.runtime.constrain.trie import walk
+from ramet.runtime.constrain.vocabulary import Vocabulary
+
+STATES = 4096
+"""Bound of an automaton's states over bytes; ``lanes`` lets through what is much smaller over characters."""
+
+LONGEST = 1000
+"""Bound of forced text in bytes, looked for at once."""
+
+VERSION = 1
+"""Of the file format and of everything that decides a table's content."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """State 0 is the first. Tokens and next states of state s stand at [starts[s], starts[s + 1]), tokens ascending.
+
+    ``rows`` [R, words] uint32: masks without end ids; ``row_of`` [S]: the row of a state; ``final`` [S] bool.
+    """
+
+    starts: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+    targets: NDArray[np.int32]
+    rows: NDArray[np.uint32]
+    row_of: NDArray[np.int32]
+    final: NDArray[np.bool_]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.rows.nbytes + self.starts.nbytes + self.tokens.nbytes + self.targets.nbytes
+
+    def span(self, state: int) -> tuple[int, int]:
+        """Where the state's tokens stand."""
+        return int(self.starts[state]), int(self.starts[state + 1])
+
+    def step(self, state: int, token: int) -> int:
+        """The next state; -1 if the token is not allowed."""
+        low, high = self.span(state)
+        place = low + int(np.searchsorted(self.tokens[low:high], token))
+        return int(self.targets[place]) if place < high and self.tokens[place] == token else -1
+
+
+def build(lang: Lang, vocabulary: Vocabulary) -> Table:
+    """Raises ConstraintTooComplex beyond ``STATES`` states."""
+    machine = automaton(lang, STATES)
+    wave = np.zeros(1, np.int32)
+    seen = {0}
+    parts: list[tuple[NDArray[np.int32], ...]] = []
+    while len(wave):
+        parts.append(walk(vocabulary.trie, machine, wave))
+        fresh = [state for state in np.unique(parts[-1][2]).tolist() if state not in seen]
+        seen.update(fresh)
+        wave = np.array(fresh, np.int32)
+    source, tokens, targets = (np.concatenate([part[index] for part in parts]) for index in range(3))
+    order = np.lexsort((tokens, source))
+    starts = np.searchsorted(source[order], np.arange(len(machine.final) + 1)).astype(np.int32)
+    return _with_rows(starts, tokens[order], targets[order], machine.final, vocabulary.words)
+
+
+def _with_rows(
+    starts: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    targets: NDArray[np.int32],
+    final: NDArray[np.bool_],
+    words: int,
+) -> Table:
+    """Masks of all states; states that allow the same tokens share one."""
+    known: dict[bytes, int] = {}
+    rows: list[NDArray[np.uint32]] = []
+    row_of = np.zeros(len(final), np.int32)
+    for state in range(len(final)):
+        allowed = tokens[starts[state] : starts[state + 1]]
+        row = np.zeros(words, np.uint32)
+        np.bitwise_or.at(row, allowed >> 5, np.uint32(1) << (allowed & 31).astype(np.uint32))
+        key = hashlib.sha256(row.tobytes()).digest()
+        if key not in known:
+            known[key] = len(rows)
+            rows.append(row)
+        row_of[state] = known[key]
+    return Table(starts, tokens, targets, np.array(rows, np.uint32), row_of, final)
+
+
+class TableStore:
+    """Tables on disk, by regex and vocabulary. A file that is damaged, or not there, is built again."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def get(self, lang: Lang, vocabulary: Vocabulary) -> Table:
+        path = self._path(raw_regex(lang), vocabulary)
+        table = None if path is None else _read(path)
+        if table is None:
+            table = build(lang, vocabulary)
+            if path is not None:
+                _write(path, table)
+        return table
+
+    def _path(self, regex: str, vocabulary: Vocabulary) -> Path | None:
+        if self._folder is None:
+            return None
+        key = f"{VERSION}\0{vocabulary.fingerprint}\0{vocabulary.end_ids}\0{regex}"
+        return self._folder / f"{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.npz"
+
+
+_ARRAYS = ("starts", "tokens", "targets", "rows", "row_of", "final")
+
+
+def _read(path: Path) -> Table | None:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return Table(**{name: file[name] for name in _ARRAYS})
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+    except Exception as error:  # zipfile's own errors, wherever the damage is
+        if type(error).__module__ in ("zipfile", "zlib"):
+            return None
+        raise
+
+
+def _write(path: Path, table: Table) -> None:
+    """Atomic; a disk that is full or read-only costs a build next time, no more."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, **{name: getattr(table, name) for name in _ARRAYS})
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError:
+        return
+
+
+class TableConstraint:
+    """See ``base.CompiledConstraint``."""
+
+    lane = "table"
+
+    def __init__(self, table: Table, vocabulary: Vocabulary) -> None:
+        self.table = table
+        self.size = table.size
+        self._vocabulary = vocabulary
+        self._forcing = Forcing(table, vocabulary)
+
+    def matcher(self) -> TableMatcher:
+        return TableMatcher(self.table, self._vocabulary, self._forcing)
+
+
+class TableMatcher:
+    """See ``base.Matcher``. In text that is forced the mask holds the next id of the tokeniser's own encoding alone,
+    as the engine's does, so that forcing changes nothing but the number of steps."""
+
+    def __init__(self, table: Table, vocabulary: Vocabulary, forcing: Forcing) -> None:
+        self._table = table
+        self._vocabulary = vocabulary
+        self._forcing = forcing
+        self._states = [0]
+        self._ids: list[int] = []
+        self._ended = False
+
+    def advance(self, ids: Sequence[int]) -> bool:
+        if self._ended:
+            return not ids
+        states = []
+        state = self._states[-1]
+        ended = False
+        for token in ids:
+            if ended:
+                return False
+            if token in self._vocabulary.end_ids:
+                if not self._table.final[state]:
+                    return False
+                ended = True
+                continue
+            following = self._table.step(state, token)
+            if following < 0:
+                return False
+            state = following
+            states.append(state)
+        self._states += states
+        self._ids += ids[: len(states)]
+        self._ended = ended
+        return True
+
+    def forced(self) -> list[int]:
+        if self._ended:
+            return []
+        return list(self._forcing.ids(self._states[-1], self._ids[-1] if self._ids else None))
+
+    def fill_mask(self, row: NDArray[np.uint32]) -> None:
+        state = self._states[-1]
+        words = self._vocabulary.words
+        forced = () if self._ended else self._forcing.ids(state, self._ids[-1] if self._ids else None)
+        if self._ended:
+            row[:words] = 0
+        elif forced:
+            row[:words] = 0
+            row[forced[0] >> 5] = np.uint32(1 << (forced[0] & 31))
+        else:
+            row[:words] = self._table.rows[self._table.row_of[state]]
+        set_ends(row, self._vocabulary.end_ids, self.can_end)
+
+    def rollback(self, count: int) -> None:
+        if count and self._ended:
+            self._ended = False
+            count -= 1
+        if count:
+            del self._states[-count:], self._ids[-count:]
+
+    def fork(self) -> TableMatcher:
+        twin = TableMatcher(self._table, self._vocabulary, self._forcing)
+        twin._states, twin._ids, twin._ended = self._states.copy(), self._ids.copy(), self._ended
+        return twin
+
+    @property
+    def can_end(self) -> bool:
+        return self._ended or bool(self._table.final[self._states[-1]])
+
+    @property
+    def finished(self) -> bool:
+        state = self._states[-1]
+        return self._ended or (
+            bool(self._table.final[state]) and bool(self._table.starts[state] == self._table.starts[state + 1])
+        )
+
+
+class Forcing:
+    """Ids that must follow, by state and last id: forced bytes, in the tokeniser's own encoding, without those ids at
+    the end that a longer token could take the place of."""
+
+    def __init__(self, table: Table, vocabulary: Vocabulary) -> None:
+        self._table = table
+        self._vocabulary = vocabulary
+        self._known: dict[tuple[int, int | None], tuple[int, ...]] = {}
+
+    def ids(self, state: int, last: int | None) -> tuple[int, ...]:
+        found = self._known.get((state, last))
+        if found is None:
+            found = self._known[state, last] = self._find(state, last)
+        return found
+
+    def _find(self, state: int, last: int | None) -> tuple[int, ...]:
+        text, states = self._bytes(state)
+        if not text:
+            return ()
+        before = b"" if last is None else self._vocabulary.table[last]
+        whole = before + text
+        cut = len(whole)
+        while True:
+            try:
+                ids = self._vocabulary.encode(whole[:cut].decode())
+                break
+            except UnicodeDecodeError as error:
+                cut = error.start
+        if last is not None:
+            if not ids or ids[0] != last:
+                return ()
+            ids = ids[1:]
+        return self._safe(ids, text, states)
+
+    def _bytes(self, state: int) -> tuple[bytes, list[int]]:
+        """What must follow the state, byte by byte, and the states on the way (one more than bytes)."""
+        text = bytearray()
+        states = [state]
+        while not self._table.final[state] and len(text) < LONGEST:
+            byte = self._exit(state)
+            token = None if byte is None else self._vocabulary.single_bytes.get(byte)
+            if byte is None or token is None:
+                break
+            state = self._table.step(state, token)
+            text.append(byte)
+            states.append(state)
+        return bytes(text), states
+
+    def _exit(self, state: int) -> int | None:
+        """The one byte that may follow; None if there are several."""
+        low, high = self._table.span(state)
+        heads = self._vocabulary.first_bytes[self._table.tokens[low:high]]
+        return int(heads[0]) if len(heads) and bool((heads == heads[0]).all()) else None
+
+    def _safe(self, ids: Sequence[int], text: bytes, states: list[int]) -> tuple[int, ...]:
+        """The ids up to the first place from which a token reaches beyond the forced text."""
+        limit = next((place for place in range(len(text)) if self._reaches(states[place], text[place:])), len(text))
+        kept: list[int] = []
+        end = 0
+        for token in ids:
+            end += len(self._vocabulary.table[token])
+            if end > limit:
+                break
+            kept.append(token)
+        return tuple(kept)
+
+    def _reaches(self, state: int, tail: bytes) -> bool:
+        low, high = self._table.span(state)
+        tokens = self._table.tokens[low:high]
+        table = self._vocabulary.table
+        longer = tokens[self._vocabulary.lengths[tokens] > len(tail)]
+        return any(table[token].startswith(tail) for token in longer.tolist())
