@@ -57,9 +57,9 @@ class Retention:
         if lower.retained:
             self._mark(upper, lower.retain_until)
 
-    def shrunk(self, node: Node, blocks: int) -> None:
-        if node.retained:
-            self.count -= blocks
+    def shrunk(self, blocks: int) -> None:
+        """So many retained blocks are gone."""
+        self.count -= blocks
 
     def _mark(self, node: Node, until: float) -> None:
         node.retained, node.retain_until = True, until

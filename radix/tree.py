@@ -389,21 +389,25 @@ class RadixTree:
     def _cut(self, node: Node, count: int) -> int:
         """Free up to ``count`` blocks from the end of an unlocked leaf; the leaf goes when nothing is left of it."""
         self._version += 1
-        keep = max(len(node.blocks) - count, 0)
-        gone = node.blocks[keep:]
-        order = node.shelf.order
+        keep = len(node.blocks) - count
+        if keep > 0:
+            gone = node.blocks[keep:]
+        else:
+            keep, gone = 0, node.blocks
+        shelf = node.shelf
         if self.events is not None:
             namespace = self._namespaces[id(_root_of(node))]
             ids = node.ids[keep * self._block_bytes :]
             self.events.add(CacheEvent("removed", namespace, node.depth - len(gone), tuple(gone), ids))
         self.pool.discard(gone)
-        node.shelf.stored -= len(gone)
-        self._retention.shrunk(node, len(gone))
+        shelf.stored -= len(gone)
+        if node.retained:
+            self._retention.shrunk(len(gone))
         if not node.protected:
-            order.on_probation -= len(gone)
+            shelf.order.on_probation -= len(gone)
         if node.prints is not None:
             for fingerprint in node.prints[keep:]:
-                order.shadows.add(fingerprint)
+                shelf.order.shadows.add(fingerprint)
             del node.prints[keep:]
         if keep:
             node.blocks = node.blocks[:keep]
@@ -421,9 +425,11 @@ class RadixTree:
         parent.remove_child(node.ids[: self._block_bytes])
         node.parent = None
         node.retained = False
-        parent.last = max(parent.last, node.last)
+        if node.last > parent.last:
+            parent.last = node.last
+        if node.priority > parent.priority:
+            parent.priority = node.priority
         parent.hits += node.hits
-        parent.priority = max(parent.priority, node.priority)
         if parent.children or parent.locked:
             return
         if parent.parent is None:
