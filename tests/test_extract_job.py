@@ -132,7 +132,7 @@ class Even(BaseModel):
 
 @pytest.mark.parametrize(("text", "status"), [('{"n":2}', "ok"), ('{"n":3}', "invalid")])
 def test_a_models_own_validators_are_heard(submit: Submit, text: str, status: str) -> None:
-    outcome = submit(extractor(FakeClient(lambda prompt: Reply(text)), Even).extract(Document(0, ""))).result()
+    outcome = submit(extractor(FakeClient(lambda prompt: Reply(text)), Even).extract(Document(0, "text"))).result()
     assert outcome.record.status == status
     assert status == "ok" or "n: Value error, must be even" in (outcome.record.error or "")
     assert outcome.record.value == {"n": int(text[5])}
@@ -226,3 +226,12 @@ def test_a_cut_answer_says_what_it_lacks(submit: Submit) -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["a", "b", "c"]}
     record = submit(extractor(client, schema).extract(Document(0, "text"))).result().record
     assert record.status == "length" and "before b, c" in (record.error or "")
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_of_an_empty_document_no_record_is_invented(submit: Submit, text: str) -> None:
+    client = FakeClient(lambda prompt: Reply())
+    source = [Document(0, "text"), Document(1, text), Document(2, "text")]
+    records = [outcome.record for _, outcome in run(source, extractor(client), submit, 2)]
+    assert [record.status for record in records] == ["ok", "error", "ok"]
+    assert "empty" in str(records[1].error) and records[1].attempts == 0

@@ -101,6 +101,8 @@ class Extractor:
         """Raises ConstraintError where the schema itself is refused; every other failure is a record."""
         if document.fault:
             return Outcome(Record(document.id, "error", error=document.fault, attempts=0), Usage())
+        if not document.text.strip():  # else the model would invent a record, of status ok
+            return Outcome(Record(document.id, "error", error="the document is empty", attempts=0), Usage())
         asked = Answers()
         try:
             ids = self.document_ids(document)
@@ -196,7 +198,9 @@ class Extractor:
         """Of an answer whose budget ended first."""
         found = partial.read(choice.text)
         lacking = ", ".join(partial.missing(self._schema, found.value, found.cut)) or "the end"
-        error = f"cut after {budget} tokens, before {lacking}: give a larger --max-tokens"
+        error = (
+            f"cut after {budget} tokens, before {lacking}: give a larger --max-tokens, or bound its strings and lists"
+        )
         if self._options.on_length == "retry":
             return _Verdict("length", error=error, note="An earlier answer was too long. Keep every text short.")
         if self._options.on_length == "close" and self._closer is not None:
