@@ -34,13 +34,14 @@ def normalised(name: str) -> str:
 
 
 def installed(limit: int, found: Iterable[Distribution] | None = None) -> list[Package]:
-    """Up to ``limit`` installed distributions (or those of ``found``), in the order of their names, each once."""
+    """Up to ``limit`` installed distributions (or those of ``found``), each once: ramet itself, for the record
+    that is shown as it comes, then in the order of their names."""
     packages: dict[str, Package] = {}
     for distribution in distributions() if found is None else found:
         package = _package(distribution)
         if package is not None:
             packages.setdefault(normalised(package.name), package)
-    return [packages[name] for name in sorted(packages)][:limit]
+    return [packages[name] for name in sorted(packages, key=lambda name: (name != "ramet", name))][:limit]
 
 
 def _package(distribution: Distribution) -> Package | None:

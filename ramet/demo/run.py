@@ -100,7 +100,8 @@ def _print_task(packages: Sequence[Package], limit: int, goal: Target, out: Text
     short = sum(not package.has_description for package in packages)
     if short:
         print(
-            f"{short} descriptions have fewer than {MIN_DESCRIPTION} characters: there the summary stands in.", file=out
+            f"Descriptions of fewer than {MIN_DESCRIPTION} characters, for which the summary stands in: {short}.",
+            file=out,
         )
     if len(packages) < limit:
         print(f"Only {len(packages)} packages are installed here; {limit} were asked for.", file=out)
@@ -140,7 +141,8 @@ def _print_figures(
     print(f"  {command} demo --export packages", file=out)
     print(
         f"  {command} extract --schema packages/schema.json --prompt @packages/prompt.txt "
-        "--input packages/packages.jsonl --output packages/records.jsonl --limit 10",
+        f"--input packages/packages.jsonl --output packages/records.jsonl "
+        f"--document-tokens {DOCUMENT_TOKENS} --limit 10",
         file=out,
     )
     print(f"  {command} serve\n", file=out)
