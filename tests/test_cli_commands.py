@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from ramet.runtime.protocol.errors import InvalidRequest
@@ -85,3 +86,28 @@ def test_plan_counts_bytes_of_the_default_model() -> None:
 )
 def test_plan_shares_whole_blocks_only(pool: int, tokens: int, shared: int, expected: int) -> None:
     assert branches(pool, tokens, shared, block=16) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("models.py:Missing", "'Missing'"),
+        ("models.py", "models.py:Model"),
+        ("nothing.json", "file.py:Model"),
+        ("broken.json", "JSON"),
+    ],
+)
+def test_a_schema_that_cannot_be_read_is_named(
+    tmp_path: Path, name: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models.py").write_text("")
+    (tmp_path / "broken.json").write_text("{")
+    assert main(["schema", str(tmp_path / name)]) == 1
+    said = capsys.readouterr().err
+    assert name.partition(":")[0] in said and advice in said
+
+
+def test_doctor_does_not_offer_to_pull_a_model_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "--json", "--model", "no-such-model"])
+    [model] = [found for found in json.loads(capsys.readouterr().out)["findings"] if found["name"] == "model"]
+    assert model["state"] == "note" and "pull" not in model["advice"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,11 @@ def test_a_failing_call_does_not_harm_the_rest(backend: FakeBackend) -> None:
     first, second, third = records(returned, backend, "a", "raise", "b")
     assert first["value"] == third["value"] == {"text": " 1"}
     assert second["status"] == "error" and "no such question" in str(second["error"])
+
+
+def test_an_error_of_the_programs_own_code_has_its_type_and_line(backend: FakeBackend) -> None:
+    [line] = records(returned, backend, "raise")
+    assert re.fullmatch(r"\w+: .*no such question.*\(.*test_cli_run\.py:\d+\)", str(line["error"]))
 
 
 def test_forks_count(backend: FakeBackend) -> None:

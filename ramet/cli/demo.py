@@ -15,7 +15,13 @@ from ramet.cli.options import add_model_option, add_runtime_options, positive, s
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=positive, default=40, metavar="N", help="number of packages (40)")
     parser.add_argument("--export", default=None, metavar="FOLDER", help="only write its documents and schema")
-    parser.add_argument("--colour", "--color", choices=("auto", "always", "never"), default="auto")
+    parser.add_argument(
+        "--colour",
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="dim what the schema forced, bright what the model chose (auto: on a terminal)",
+    )
     add_model_option(parser)
     add_runtime_options(parser)
 

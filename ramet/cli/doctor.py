@@ -159,7 +159,9 @@ def _model(name: str) -> Finding:
     try:
         folder = store.resolve(name, download=False, progress=False)
     except RametError as error:
-        return Finding("model", "note", str(error).splitlines()[0], f"ramet pull {name}")
+        said = str(error).splitlines()[0]
+        known = "not in the store" in said
+        return Finding("model", "note", said, f"ramet pull {name}" if known else "give --model one of these")
     return Finding("model", "ok", f"{folder.meta.name} in {folder.path}")
 
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fit",
         choices=("error", "truncate"),
         default="error",
-        help="a document that does not fit the context: status too_long, or cut",
+        help="a document that does not fit the context: status too_long (error, the default), or cut",
     )
     group.add_argument(
         "--on-length",

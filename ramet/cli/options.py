@@ -57,11 +57,28 @@ def add_runtime_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--context", type=count, default=0, help="longest branch in tokens (0: the model's own)")
     group.add_argument(
-        "--policy", choices=("lru", "lfu", "slru", "priority"), default=scheduler.policy, help="eviction"
+        "--policy",
+        choices=("lru", "lfu", "slru", "priority"),
+        default=scheduler.policy,
+        help=f"which cached blocks go first when the pool is full ({scheduler.policy})",
     )
-    group.add_argument("--kernels", choices=("auto", "cpu", "reference"), default=worker.kernels)
-    group.add_argument("--isa", default=worker.isa, help="instruction set of the CPU kernels (auto)")
-    group.add_argument("--kv-dtype", choices=("auto", "f32", "bf16", "f16", "int8"), default=worker.kv_dtype)
+    group.add_argument(
+        "--kernels",
+        choices=("auto", "cpu", "reference"),
+        default=worker.kernels,
+        help="C++ for CPUs, or the slow ones in torch (auto: C++ if built)",
+    )
+    group.add_argument(
+        "--isa",
+        default=worker.isa,
+        help="instruction set of the CPU kernels: amx, avx512, avx2, portable (auto: the best here)",
+    )
+    group.add_argument(
+        "--kv-dtype",
+        choices=("auto", "f32", "bf16", "f16", "int8"),
+        default=worker.kv_dtype,
+        help="how keys and values are stored (auto)",
+    )
     group.add_argument("--threads", type=count, default=0, help="threads of the worker (0: one per core)")
 
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -171,13 +172,25 @@ def as_record(id: str | int, state: State[Any]) -> tuple[Record, Usage]:
     counted = RecordUsage(usage.prompt, usage.completion, usage.forced, usage.sampled)
     if error is not None:
         status = "too_long" if getattr(error, "code", "") == "context_length_exceeded" else "error"
-        said = str(error) or type(error).__name__
+        said = _said(error)
         return Record(id, status, error=said, usage=counted), usage  # type: ignore[arg-type]
     try:
         value = _plain(state)
     except (TypeError, ValueError) as refusal:
         return Record(id, "error", error=f"the value cannot be written as JSON: {refusal}", usage=counted), usage
     return Record(id, "ok", value, usage=counted), usage
+
+
+def _said(error: BaseException) -> str:
+    """The message; of an error of the program's own code (not one of ramet's), also its type and line."""
+    from ramet.runtime.protocol.errors import RametError
+
+    if isinstance(error, RametError):
+        return str(error) or type(error).__name__
+    lines = traceback.extract_tb(error.__traceback__)
+    own = [line for line in lines if Path(line.filename).parent.name != "frontend_lang"]
+    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _plain(state: State[Any]) -> object:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="JSON Schema file, or file.py:Model (pydantic)")
     add_model_option(parser)
-    parser.add_argument("--order", choices=("given", "any"), default="given", help="order of an object's keys")
+    parser.add_argument(
+        "--order",
+        choices=("given", "any"),
+        default="given",
+        help="order of an object's keys: that of the schema (given, the default), or any",
+    )
     parser.add_argument("--all", action="store_true", help="list the keywords that are enforced, too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -49,11 +54,20 @@ def _document(name: str) -> object:
         from ramet.extraction.schema import load_module
         from ramet.runtime.constrain.types import schema_of
 
-        return schema_of(getattr(load_module(Path(path)), attribute))
+        module = load_module(Path(path))
+        if not hasattr(module, attribute):
+            raise InvalidRequest(f"{path} has nothing named {attribute!r}: give file.py:Model", param="schema")
+        return schema_of(getattr(module, attribute))
+    if name.endswith(".py"):
+        raise InvalidRequest(f"{name}: say which model of it, as {name}:Model", param="schema")
     try:
         return json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{name} cannot be read as a JSON Schema: {error}") from None
+    except OSError as error:
+        raise InvalidRequest(
+            f"{name} cannot be read ({error.strerror}): give a JSON Schema file, or file.py:Model", param="schema"
+        ) from None
+    except ValueError as error:
+        raise InvalidRequest(f"{name} cannot be read as a JSON Schema: {error}", param="schema") from None
 
 
 def _show(report: Report, *, everything: bool) -> None:

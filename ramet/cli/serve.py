@@ -23,7 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--served-name", action="append", default=None, metavar="NAME", help="a further model name to answer to"
     )
-    parser.add_argument("--log-level", default="warning", choices=("critical", "error", "warning", "info", "debug"))
+    parser.add_argument(
+        "--log-level",
+        default="warning",
+        choices=("critical", "error", "warning", "info", "debug"),
+        help="of the HTTP server (warning; info: a line per request)",
+    )
     parser.add_argument("--drain-seconds", type=positive, default=3, help="time for open requests on shutdown (3)")
     add_runtime_options(parser)
 

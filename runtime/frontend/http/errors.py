@@ -106,6 +106,8 @@ async def on_status(request: Request, error: Exception) -> Response:
     status = int(getattr(error, "status_code", 500))
     detail = str(getattr(error, "detail", error))
     code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(status, "http_error")
+    if status == 404:
+        detail += "; /docs lists all paths"
     return HttpError(status, f"{request.method} {request.url.path}: {detail}", code=code).response()
 
 
