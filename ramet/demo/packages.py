@@ -34,14 +34,14 @@ def normalised(name: str) -> str:
 
 
 def installed(limit: int, found: Iterable[Distribution] | None = None) -> list[Package]:
-    """Up to ``limit`` installed distributions (or those of ``found``), each once: ramet itself, for the record
-    that is shown as it comes, then in the order of their names."""
+    """Up to ``limit`` installed distributions (or those of ``found``), each once: the first by name. Where
+    ramet itself is among them it stands in front, for the record that is shown as it comes."""
     packages: dict[str, Package] = {}
     for distribution in distributions() if found is None else found:
         package = _package(distribution)
         if package is not None:
             packages.setdefault(normalised(package.name), package)
-    return [packages[name] for name in sorted(packages, key=lambda name: (name != "ramet", name))][:limit]
+    return [packages[name] for name in sorted(sorted(packages)[:limit], key=lambda name: name != "ramet")]
 
 
 def _package(distribution: Distribution) -> Package | None:
