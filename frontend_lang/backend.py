@@ -120,8 +120,10 @@ class Branch(Protocol):
 
 class Backend(Protocol):
     loop: LoopThread
-    default_system: str | None
-    """What the chat template says by itself when no system message comes first: part of ``role_begin``'s text."""
+
+    @property
+    def default_system(self) -> str | None:
+        """What the chat template says by itself when no system message comes first: part of ``role_begin``'s text."""
 
     def open(self, path: tuple[int, ...] = ()) -> Branch: ...
     def tools_text(self, tools: Sequence[Mapping[str, object]]) -> str:
