@@ -1,6 +1,7 @@
 // The integer dot product of four activations with four weights of each of 16 columns, exact in every lane.
 //
-// Quad: 64 unsigned bytes, byte 4 c + b being the b-th of four consecutive k of column c.
+// Quad: four consecutive k of each column, as 64 unsigned bytes (byte 4 c + b is the b-th of column c) or as floats.
+// Sum: what a block's products are added up in; a whole number, whatever its type.
 #pragma once
 
 #include "types.hpp"
@@ -19,6 +20,10 @@ RAMET_INLINE int32_t four(const int8_t* x) {
 
 constexpr int ROWS = 8;
 
+using Sum = I;
+RAMET_INLINE Sum start(int32_t x) { return seti(x); }
+RAMET_INLINE F finish(Sum s) { return to_f(s); }
+
 struct Quad {
     __m512i v;
 };
@@ -28,14 +33,26 @@ RAMET_INLINE void split(Quad packed, Quad& low, Quad& high) {
     low.v = _mm512_and_si512(packed.v, mask);
     high.v = _mm512_and_si512(_mm512_srli_epi16(packed.v, 4), mask);
 }
+template <WeightKind KIND>
+RAMET_INLINE void ld_quads(const uint8_t* p, Quad (&q)[8]) {
+    if (KIND == WeightKind::U4) {
+        for (int j = 0; j < 4; ++j) split(ld_quad(p + 64 * j), q[j], q[j + 4]);
+    } else {
+        for (int j = 0; j < 8; ++j) q[j] = ld_quad(p + 64 * j);
+    }
+}
 template <WeightKind>
-RAMET_INLINE I dot(I acc, Quad w, const int8_t* x) {
+RAMET_INLINE Sum dot(Sum acc, const Quad& w, const int8_t* x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(four(x)))};
 }
 
 #elif defined(__AVX2__)
 
 constexpr int ROWS = 4;
+
+using Sum = I;
+RAMET_INLINE Sum start(int32_t x) { return seti(x); }
+RAMET_INLINE F finish(Sum s) { return to_f(s); }
 
 struct Quad {
     __m256i v[2];
@@ -51,7 +68,15 @@ RAMET_INLINE void split(Quad packed, Quad& low, Quad& high) {
     }
 }
 template <WeightKind KIND>
-RAMET_INLINE I dot(I acc, Quad w, const int8_t* x) {
+RAMET_INLINE void ld_quads(const uint8_t* p, Quad (&q)[8]) {
+    if (KIND == WeightKind::U4) {
+        for (int j = 0; j < 4; ++j) split(ld_quad(p + 64 * j), q[j], q[j + 4]);
+    } else {
+        for (int j = 0; j < 8; ++j) q[j] = ld_quad(p + 64 * j);
+    }
+}
+template <WeightKind KIND>
+RAMET_INLINE Sum dot(Sum acc, const Quad& w, const int8_t* x) {
     const __m256i v = _mm256_set1_epi32(four(x));
     for (int i = 0; i < 2; ++i) {
         if (KIND == WeightKind::U4) {  // 15 * 127 * 2 fits into 16 bits
@@ -69,29 +94,37 @@ RAMET_INLINE I dot(I acc, Quad w, const int8_t* x) {
 
 #else
 
+// Without an integer dot product floats are faster, and as exact: a block's sum stays below 2^24.
+#if defined(__aarch64__)
 constexpr int ROWS = 4;
+#else
+constexpr int ROWS = 2;
+#endif
+
+using Sum = F;
+RAMET_INLINE Sum start(int32_t x) { return set((float)x); }
+RAMET_INLINE F finish(Sum s) { return s; }
 
 struct Quad {
-    uint8_t v[64];
+    F v[4];  // the b-th of each column's four
 };
-RAMET_INLINE Quad ld_quad(const uint8_t* p) {
+RAMET_INLINE Quad quad_of(const i4 (&bytes)[4], int shift, int mask) {
     Quad q;
-    memcpy(q.v, p, 64);
+    for (int b = 0; b < 4; ++b) RAMET_EACH(q.v[b].v[k] = __builtin_convertvector((bytes[k] >> (8 * b + shift)) & mask, f4))
     return q;
 }
-RAMET_INLINE void split(Quad packed, Quad& low, Quad& high) {
-    for (int i = 0; i < 64; ++i) {
-        low.v[i] = packed.v[i] & 15;
-        high.v[i] = packed.v[i] >> 4;
+template <WeightKind KIND>
+RAMET_INLINE void ld_quads(const uint8_t* p, Quad (&q)[8]) {
+    for (int j = 0; j < (KIND == WeightKind::U4 ? 4 : 8); ++j) {
+        i4 bytes[4];
+        memcpy(bytes, p + 64 * j, 64);
+        q[j] = quad_of(bytes, 0, KIND == WeightKind::U4 ? 15 : 255);
+        if (KIND == WeightKind::U4) q[j + 4] = quad_of(bytes, 4, 15);
     }
 }
 template <WeightKind>
-RAMET_INLINE I dot(I acc, Quad w, const int8_t* x) {
-    const int32_t x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
-    RAMET_EACH(i4 bytes; memcpy(&bytes, w.v + 16 * k, 16); acc.v[k] += (bytes & 255) * x0 +
-                                                                    ((bytes >> 8) & 255) * x1 +
-                                                                    ((bytes >> 16) & 255) * x2 +
-                                                                    ((bytes >> 24) & 255) * x3)
+RAMET_INLINE Sum dot(Sum acc, const Quad& w, const int8_t* x) {
+    for (int b = 0; b < 4; ++b) acc = acc + w.v[b] * set((float)x[b]);
     return acc;
 }
 

@@ -30,33 +30,29 @@ __attribute__((noinline)) void quant_rows(const Weight& w, const uint8_t* p, con
         if (R <= 2) __builtin_prefetch(p + 2048), __builtin_prefetch(p + 2048 + 64), __builtin_prefetch(p + 2048 + 128),
                     __builtin_prefetch(p + 2048 + 192), __builtin_prefetch(p + 2048 + 256);
         Quad wq[8];
-        if (KIND == WeightKind::U4) {
-            for (int j = 0; j < 4; ++j) split(ld_quad(p + 64 * j), wq[j], wq[j + 4]);
-        } else {
-            for (int j = 0; j < 8; ++j) wq[j] = ld_quad(p + 64 * j);
-        }
+        ld_quads<KIND>(p, wq);
         const uint8_t* s = p + INTEGERS;
         if (HALVES) {
             const F first = load_scales(s, WIDE), second = load_scales(s + SCALES, WIDE);
             for (int r = 0; r < R; ++r) {
                 const int8_t* xr = q + r * QBLOCK;
-                I lo = seti(-w.zero * sums[r]), hi = seti(-w.zero * sums[TILE + r]);
+                Sum lo = start(-w.zero * sums[r]), hi = start(-w.zero * sums[TILE + r]);
                 for (int j = 0; j < 4; ++j) lo = dot<KIND>(lo, wq[j], xr + 4 * j);
                 for (int j = 4; j < 8; ++j) hi = dot<KIND>(hi, wq[j], xr + 4 * j);
                 const F a = set(scale[r]);
-                acc[r] = fma(to_f(lo) * first, a, acc[r]);
-                acc[r] = fma(to_f(hi) * second, a, acc[r]);
+                acc[r] = fma(finish(lo) * first, a, acc[r]);
+                acc[r] = fma(finish(hi) * second, a, acc[r]);
             }
             continue;
         }
         const F ws = load_scales(s, WIDE);
         const F wm = MINIMA ? load_scales(s + SCALES, WIDE) : set(0);
-        I d[R];
-        for (int r = 0; r < R; ++r) d[r] = MINIMA ? seti(0) : seti(-w.zero * (sums[r] + sums[TILE + r]));
+        Sum d[R];
+        for (int r = 0; r < R; ++r) d[r] = MINIMA ? start(0) : start(-w.zero * (sums[r] + sums[TILE + r]));
         for (int j = 0; j < 8; ++j)
             for (int r = 0; r < R; ++r) d[r] = dot<KIND>(d[r], wq[j], q + r * QBLOCK + 4 * j);
         for (int r = 0; r < R; ++r) {
-            acc[r] = fma(to_f(d[r]) * ws, set(scale[r]), acc[r]);
+            acc[r] = fma(finish(d[r]) * ws, set(scale[r]), acc[r]);
             if (MINIMA) acc[r] = fma(wm, set(scaled[r]), acc[r]);
         }
     }
