@@ -19,13 +19,17 @@ BLOCKS = 200
 
 
 class TinyModel:
-    """Two layers of a llama with random weights of mixed kinds, on one op set."""
+    """Two layers of a llama with random weights of mixed kinds (or all in ``only``), on one op set."""
 
-    def __init__(self, ops, block: int = 16) -> None:
+    def __init__(self, ops, block: int = 16, only: str = "") -> None:
         rng = np.random.default_rng(7)
         self.ops, self.block = ops, block
 
         def weight(kind: str, out: int, columns: int):
+            if only == "BF16":
+                bits = (rng.standard_normal((out, columns)) * 0.05).astype(np.float32).view(np.uint32)
+                data = (bits >> 16).astype(np.uint16).view(np.uint8).reshape(-1)
+                return ops.weight(QuantTensor(only, (out, columns), data))
             return ops.weight(raw_weight(kind, out, columns, rng))
 
         def vector(n: int):
@@ -125,6 +129,17 @@ def test_batching_with_rows_of_every_length(model):
     first, second = model.run(prefixes), model.run(rows)
     got = [np.concatenate([first[sum(lengths[:i]) :][:n], second[20 * i : 20 * i + 20]]) for i, n in enumerate(lengths)]
     assert all(same(g, w) for g, w in zip(got, wanted, strict=True))
+
+
+@pytest.mark.parametrize("isa", lanes())
+def test_weights_in_bf16(isa):
+    ids = ids_of(12, 75)
+    model = TinyModel(cpu.CpuOps(isa=isa, threads=2), only="BF16")
+    wanted = alone(model, ids)
+    for chunk in (5, 16, 31, 75):
+        model.kv = model.fresh()
+        got = [model.run([Row(ids[i : i + chunk], i, model.blocks(0, 75))]) for i in range(0, 75, chunk)]
+        assert same(np.concatenate(got), wanted)
 
 
 def test_prefill_beside_decode(model):
@@ -239,7 +254,7 @@ def test_weights_may_be_read_from_anywhere(kind):
     shifted = np.zeros(len(plain) + 33, np.uint8)
     shifted[33:] = plain
     results = []
-    for w in (packed, wrap(weight, shifted[33:])):
+    for w in (packed, wrap(ops._engine, weight, shifted[33:])):
         program = ops.compile(lambda o, w=w: o.take_rows(o.matmul(o.embed(x), w)))
         results.append(program.run(batch_of([Row(range(4), 0, [0])]), ops.kv_cache(1, 1, 16, 1, 16)).copy())
     assert same(*results)

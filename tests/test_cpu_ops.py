@@ -54,10 +54,11 @@ def test_quantised_matmul_is_exact_up_to_the_rounding_of_activations(isa, kind, 
 
 
 @pytest.mark.parametrize("kind", ("F32", "F16", "BF16"))
-def test_float_matmul(isa, kind):
+@pytest.mark.parametrize(("rows", "out", "columns"), [(9, 37, 50), (1, 64, 96), (40, 100, 64), (70, 33, 32)])
+def test_float_matmul(isa, kind, rows, out, columns):
     rng = np.random.default_rng(1)
     ops = cpu.CpuOps(isa=isa, threads=2)
-    w = rng.standard_normal((37, 50)).astype(np.float32)
+    w = rng.standard_normal((out, columns)).astype(np.float32)
     if kind == "F16":
         w = w.astype(np.float16).astype(np.float32)
         data = w.astype(np.float16).view(np.uint8)
@@ -66,9 +67,12 @@ def test_float_matmul(isa, kind):
         data = (w.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     else:
         data = w.view(np.uint8)
-    x = rng.standard_normal((9, 50)).astype(np.float32)
+    x = rng.standard_normal((rows, columns)).astype(np.float32)
     table, packed = ops.weight(float_weight(x)), ops.weight(QuantTensor(kind, w.shape, data.reshape(-1)))
-    got = run(ops, lambda o: o.matmul(o.embed(table), packed), 9)
+    got = run(ops, lambda o: o.matmul(o.embed(table), packed), rows)
+    if packed.form == "bf16":
+        bits = x.view(np.uint32)
+        x = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
     np.testing.assert_allclose(got, x.astype(np.float64) @ w.T.astype(np.float64), rtol=1e-4, atol=1e-4)
 
 

@@ -60,7 +60,7 @@ def test_matmul(case: OpSetCase, kind: str, count: int) -> None:
     embedding, matrix = ops.weight(float_tensor(table)), ops.weight(weight)
     actual = run(ops, lambda o: o.take_rows(o.matmul(o.embed(embedding), matrix)), batch)
     expected = table[batch.ids].astype(np.float64) @ dequantise(weight).astype(np.float64).T
-    allowed = case.plain_error if kind in ("F32", "F16", "BF16") else case.matmul_error
+    allowed = {"F32": case.plain_error, "F16": case.plain_error, "BF16": case.bf16_error}.get(kind, case.matmul_error)
     assert relative_error(actual, expected) <= allowed
 
 

@@ -34,7 +34,7 @@ struct Unpacked {
     float* minima;  // [blocks][16]
 };
 
-size_t gemm_amx_scratch() { return (size_t)AMX_MOST_BLOCKS * (512 + 128) + 2 * 2 * 16 * 64 + 128; }
+size_t gemm_amx_scratch() { return (size_t)AMX_MOST_BLOCKS * (512 + 128) + 4 * 16 * 64 + 128; }
 
 void unpack(const Weight& w, const uint8_t* p, int blocks, const Unpacked& to) {
     const __m512i zero = _mm512_set1_epi8((char)w.zero);

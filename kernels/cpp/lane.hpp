@@ -7,10 +7,13 @@ namespace ramet {
 
 struct Lane {
     const char* name;
-    bool pairs;  // computes attention with bf16 pairs, for KV in bf16 and int8
+    bool pairs;  // has the bf16 dot product: for weights in bf16, and for KV in bf16 and int8
+    Form (*form)(const Weight& w);  // that a matmul with w reads
     void (*norm)(const float* x, const float* weight, float eps, int n, float* out);
     // Blocks [block, block + blocks) of a row, x pointing at the first.
     void (*quantise)(const float* x, const Act& to, int row, int block, int blocks);
+    // n numbers of a row, x pointing at the first, as bf16.
+    void (*halve)(const float* x, int n, uint16_t* to);
     // Rows [row, row + rows) of x against tiles [tile, tile + tiles) of w; out points at (row, first column).
     void (*gemm)(const Weight& w, const Act& x, int row, int rows, int tile, int tiles, float* out, int ldo, bool add,
                  void* scratch);

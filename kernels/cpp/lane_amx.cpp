@@ -1,7 +1,7 @@
 // AVX-512 with AMX: the avx512 lane, its larger products on tiles. Matmuls give the same bits as there, because the tile
 // product of a block is the same exact integer, and the float part is the same sequence.
 #include "lane_table.hpp"
-#include "gemm_amx.hpp"
+#include "gemm_tiles.hpp"
 #include "pairs_amx.hpp"
 
 namespace ramet {
@@ -10,7 +10,8 @@ const Lane* amx_lane() {
         Lane lane = make_lane("amx");
         lane.pairs = true;
         lane.attend = attend_tiles;
-        lane.gemm = gemm_amx;
+        lane.gemm = gemm_tiles;
+        lane.halve = halve_pairs;
         lane.gemm_scratch = gemm_amx_scratch;
         return lane;
     }();

@@ -11,12 +11,23 @@ namespace {
 
 void nothing() {}
 
+Form form(const Weight& w) {
+    if (w.pairs) return Form::Bf16;
+    return w.quantised() ? Form::Int8 : Form::Float;
+}
+
+void halve(const float* x, int n, uint16_t* to) {
+    for (int i = 0; i < n; ++i) to[i] = f32_to_bf16(x[i]);
+}
+
 Lane make_lane(const char* name) {
     Lane lane{};
     lane.name = name;
     lane.pairs = false;
     lane.norm = norm;
+    lane.form = form;
     lane.quantise = quantise;
+    lane.halve = halve;
     lane.gemm = gemm;
     lane.gemm_scratch = gemm_scratch;
     lane.silu_mul = silu_mul;

@@ -37,6 +37,7 @@ void require(bool condition, const std::string& message) {
 
 struct PyWeight {
     Weight w;
+    Form form;
     nb::object keep;  // the array that owns the bytes
 };
 
@@ -239,7 +240,7 @@ float stored(const Kv& kv, const uint8_t* numbers, size_t i) {
 }  // namespace
 
 NB_MODULE(_cpu, m) {
-    m.attr("VERSION") = 1;
+    m.attr("VERSION") = 2;
     m.def("lanes", [] {
         std::vector<std::string> names;
         for (const Lane* lane : lanes()) names.push_back(lane->name);
@@ -303,9 +304,11 @@ NB_MODULE(_cpu, m) {
              nb::arg("adjust_start").none(), nb::arg("adjust_ids").none(), nb::arg("adjust_values").none(),
              nb::arg("scale_start").none(), nb::arg("scale_ids").none(), nb::arg("scale_values").none(), nb::arg("ids"),
              nb::arg("raw"), nb::arg("raw_masked"), nb::arg("top_ids"), nb::arg("top_raw"), nb::arg("top"))
+        .def("packed_bytes",
+             [](Engine& e, const std::string& kind, int n, int k) { return packed_bytes(plan(kind, n, k, e.lane->pairs)); })
         .def("pack",
              [](Engine& e, const std::string& kind, int n, int k, Vec<uint8_t> raw, Out<uint8_t> to) {
-                 const Weight w = plan(kind, n, k);
+                 const Weight w = plan(kind, n, k, e.lane->pairs);
                  const size_t bytes = raw_row_bytes(kind, k) * (size_t)n;
                  require(raw.shape(0) == bytes, "a weight of type " + kind + " and shape (" + std::to_string(n) + ", " +
                                                     std::to_string(k) + ") has " + std::to_string(bytes) + " bytes, not " +
@@ -356,19 +359,22 @@ NB_MODULE(_cpu, m) {
         nb::capsule owner(memory.release(), [](void* p) noexcept { delete (Pages*)p; });
         return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {bytes}, owner);
     });
-    m.def("packed_bytes", [](const std::string& kind, int n, int k) { return packed_bytes(plan(kind, n, k)); });
 
     nb::class_<PyWeight>(m, "Weight")
         .def("__init__",
-             [](PyWeight* self, const std::string& kind, int n, int k, nb::object array) {
-                 Weight w = plan(kind, n, k);
+             [](PyWeight* self, Engine& e, const std::string& kind, int n, int k, nb::object array) {
+                 Weight w = plan(kind, n, k, e.lane->pairs);
                  auto bytes = nb::cast<nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(array);
                  require(bytes.shape(0) == packed_bytes(w), "a packed weight has the wrong size");
                  w.data = bytes.data();
-                 new (self) PyWeight{w, array};
+                 new (self) PyWeight{w, e.lane->form(w), array};
              })
         .def_prop_ro("shape", [](PyWeight& w) { return std::make_tuple(w.w.n, w.w.k); })
-        .def_prop_ro("quantised", [](PyWeight& w) { return w.w.quantised(); })
+        // What a matmul reads its activations in: float, int8 or bf16.
+        .def_prop_ro("form",
+                     [](PyWeight& w) {
+                         return std::string(w.form == Form::Int8 ? "int8" : w.form == Form::Bf16 ? "bf16" : "float");
+                     })
         .def("row", [](PyWeight& w, int row, Out<float> to) {
             require(row >= 0 && row < w.w.n && (int)to.size() == w.w.k, "no such row");
             unpack_row(w.w, row, to.data());
@@ -423,11 +429,12 @@ NB_MODULE(_cpu, m) {
     nb::class_<PyProgram>(m, "Program")
         .def(nb::init<nb::object>())
         .def("value", [](PyProgram& p, int width, bool wanted) { return p.program.value(width, wanted); })
-        .def("quantised",
-             [](PyProgram& p, int value) {
-                 require(p.program.values[value].width % QBLOCK == 0,
-                         "a quantised matmul needs an input width that is a multiple of 32");
-                 p.program.values[value].quantised = true;
+        // The value is also kept in a form that matmuls read.
+        .def("also",
+             [](PyProgram& p, int value, const std::string& form) {
+                 Value& v = p.program.values[value];
+                 require(form != "int8" || v.width % QBLOCK == 0, "a quantised matmul needs an input of a multiple of 32");
+                 (form == "int8" ? v.int8 : v.bf16) = true;
              })
         .def("rope",
              [](PyProgram& p, Vec<float> inv_freq, bool interleaved) {
@@ -443,7 +450,7 @@ NB_MODULE(_cpu, m) {
         .def("embed", [](PyProgram& p, PyWeight& table, int to) { p.program.push(embed_step(p.use(table), to)); })
         .def("norm",
              [](PyProgram& p, int x, PyWeight& w, float eps, int to) { p.program.push(norm_step(x, p.use_vector(w), eps, to)); })
-        .def("quantise", [](PyProgram& p, int x) { p.program.push(quantise_step(x)); })
+        .def("convert", [](PyProgram& p, int x) { p.program.push(convert_step(x)); })
         .def("matmul",
              [](PyProgram& p, int x, PyWeight& w, int to, bool accumulate) {
                  p.program.push(matmul_step(x, p.use(w), to, accumulate));

@@ -146,7 +146,7 @@ void put(const Weight& w, const Block& block, int column, uint8_t* to) {
 
 }  // namespace
 
-Weight plan(const std::string& kind, int n, int k) {
+Weight plan(const std::string& kind, int n, int k, bool pairs) {
     const Format& f = format_of(kind);
     if (n < 1 || k < 1 || k % f.weights)
         throw std::invalid_argument("a weight of type " + kind + " has shape (" + std::to_string(n) + ", " +
@@ -164,6 +164,10 @@ Weight plan(const std::string& kind, int n, int k) {
         const int scales = (w.wide ? 64 : 32) * (1 + (w.minima || w.halves));
         w.block_bytes = (w.kind == WeightKind::U4 ? 256 : 512) + scales;
         w.tile_bytes = w.block_bytes * (k / QBLOCK);
+    } else if (pairs && w.kind == WeightKind::BF16) {
+        w.pairs = true;
+        w.block_bytes = (size_t)TILE * 4;
+        w.tile_bytes = w.block_bytes * ((k + 31) / 32 * 16);
     } else {
         w.block_bytes = (size_t)TILE * f.bytes;
         w.tile_bytes = w.block_bytes * k;
@@ -185,6 +189,9 @@ void pack_tile(const Weight& w, const std::string& kind, const uint8_t* raw, int
         const uint8_t* from = raw + (size_t)(tile * TILE + column) * row_bytes;
         if (w.quantised()) {
             for (int b = 0; b < w.k / QBLOCK; ++b) put(w, read(f, from, b), column, to + b * w.block_bytes);
+        } else if (w.pairs) {
+            for (int i = 0; i < w.k; ++i)
+                memcpy(to + (size_t)(i / 2) * w.block_bytes + column * 4 + i % 2 * 2, from + (size_t)i * 2, 2);
         } else {
             for (int i = 0; i < w.k; ++i)
                 memcpy(to + (size_t)i * w.block_bytes + column * f.bytes, from + (size_t)i * f.bytes, f.bytes);
@@ -206,6 +213,10 @@ void unpack_row(const Weight& w, int row, float* out) {
     const int column = row % TILE;
     if (!w.quantised()) {
         for (int i = 0; i < w.k; ++i) {
+            if (w.pairs) {
+                out[i] = bf16_to_f32(u16(tile + (size_t)(i / 2) * w.block_bytes + column * 4 + i % 2 * 2));
+                continue;
+            }
             const uint8_t* p = tile + (size_t)i * w.block_bytes;
             if (w.kind == WeightKind::F32) out[i] = number(p, column, true);
             if (w.kind == WeightKind::F16) out[i] = number(p, column, false);

@@ -8,8 +8,9 @@
 
 namespace ramet {
 
-// Layout of a weight of GGUF type `kind` ("Q4_1", "F32", ...) and shape [n, k]; data is null. Throws std::invalid_argument.
-Weight plan(const std::string& kind, int n, int k);
+// Layout of a weight of GGUF type `kind` ("Q4_1", "F32", ...) and shape [n, k]; data is null. `pairs`: BF16 is kept in
+// pairs. Throws std::invalid_argument.
+Weight plan(const std::string& kind, int n, int k, bool pairs);
 
 inline size_t packed_bytes(const Weight& w) { return (size_t)w.tiles * w.tile_bytes; }
 size_t raw_row_bytes(const std::string& kind, int k);

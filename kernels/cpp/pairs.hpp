@@ -109,6 +109,12 @@ struct PairProducts {
     }
 };
 
+void halve_pairs(const float* x, int n, uint16_t* to) {
+    int i = 0;
+    for (; i + 16 <= n; i += 16) PairProducts::st_number(to + i, ld(x + i));
+    for (; i < n; ++i) to[i] = f32_to_bf16(x[i]);
+}
+
 // Which products a cache needs.
 void attend_pairs_or_floats(const AttentionArgs& a, void* scratch) {
     a.kv->pairs ? attend<PairProducts>(a, scratch) : attend<FloatProducts>(a, scratch);

@@ -18,7 +18,7 @@ Program::Memory Program::allocate(size_t bytes) {
 }
 
 int Program::value(int width, bool wanted) {
-    values.push_back({width, wanted, false, true, {}});
+    values.push_back({width, wanted, false, false, {}});
     return (int)values.size() - 1;
 }
 
@@ -43,8 +43,10 @@ void Program::make_room() {
             const size_t n = round_up((size_t)rows(v), 16);  // kernels may read, not use, rows up to the next 16
             v.act.ld = (int)round_up(v.width, TILE);
             v.act.k = v.width;
-            v.act.f = v.floats ? (float*)take(4 * n * v.act.ld) : nullptr;
-            if (!v.quantised) continue;
+            v.act.f = (float*)take(4 * n * v.act.ld);
+            v.act.ldh = (int)round_up(v.width, 32);
+            v.act.h = v.bf16 ? (uint16_t*)take(2 * n * v.act.ldh) : nullptr;
+            if (!v.int8) continue;
             const size_t blocks = v.width / QBLOCK;
             v.act.q = (int8_t*)take(n * v.width);
             v.act.scale = (float*)take(4 * n * blocks);
@@ -80,6 +82,15 @@ void Program::make_angles() {
             }
         }
     }
+}
+
+void Program::convert(const Value& v, int row, int column, int n) const {
+    const float* from = v.act.f + (size_t)row * v.act.ld + column;
+    if (v.int8) lane.quantise(from, v.act, row, column / QBLOCK, n / QBLOCK);
+    if (!v.bf16) return;
+    uint16_t* to = v.act.h + (size_t)row * v.act.ldh;
+    lane.halve(from, n, to + column);
+    for (int i = v.width; i < v.act.ldh; ++i) to[i] = 0;
 }
 
 void Program::finish(int phase, int thread) {

@@ -20,13 +20,14 @@ struct Rope {
     bool interleaved = false;
 };
 
-// A value between steps: rows of `width` floats and, where a quantised matmul reads it, the same in int8.
+// A value between steps: rows of `width` floats and, where a matmul reads them, the same in int8 or bf16.
 struct Value {
     int width;
     bool wanted;  // has the batch's wanted rows, else its tokens
-    bool quantised = false;
-    bool floats = true;
+    bool int8 = false, bf16 = false;
     Act act;
+
+    bool converted() const { return int8 || bf16; }
 };
 
 class Program;
@@ -58,6 +59,8 @@ class Program : public Phases {
 
     int rows(const Value& v) const { return v.wanted ? batch.wanted : batch.tokens; }
     int threads() const { return pool.threads(); }
+    // Brings columns [column, column + n) of a row, which stand there as floats, into the value's other forms.
+    void convert(const Value& v, int row, int column, int n) const;
     void* scratch(int thread) { return scratch_[thread].get(); }
     const float* cosine(int rope, int token) const { return angles_[rope].data() + (size_t)token * width_of(rope); }
     const float* sine(int rope, int token) const { return cosine(rope, token) + ropes_[rope].inv_freq.size(); }

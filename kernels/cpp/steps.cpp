@@ -62,7 +62,7 @@ class Norm : public RowStep {
     void row(Program& p, int r) override {
         const Value& out = p.values[to];
         p.lane.norm(row_of(p.values[x_].act, r), weight_, eps_, out.width, row_of(out.act, r));
-        if (out.quantised) p.lane.quantise(row_of(out.act, r), out.act, r, 0, out.act.blocks());
+        p.convert(out, r, 0, out.width);
     }
 
   private:
@@ -71,13 +71,12 @@ class Norm : public RowStep {
     float eps_;
 };
 
-class Quantise : public RowStep {
+class Convert : public RowStep {
   public:
-    const char* name() const override { return "quantise"; }
-    explicit Quantise(int x) : RowStep(x) {}
+    const char* name() const override { return "convert"; }
+    explicit Convert(int x) : RowStep(x) {}
     void row(Program& p, int r) override {
-        const Act& x = p.values[to].act;
-        p.lane.quantise(row_of(x, r), x, r, 0, x.blocks());
+        p.convert(p.values[to], r, 0, p.values[to].width);
     }
 };
 
@@ -141,7 +140,7 @@ class GateUp : public Step {
             for (int r = 0; r < rows; ++r) {
                 float* to = row_of(out.act, row + r) + tile * TILE;
                 p.lane.silu_mul(gate + r * ld, up + r * ld, width, to);
-                if (out.quantised) p.lane.quantise(to, out.act, row + r, tile * TILE / QBLOCK, divide_up(width, QBLOCK));
+                p.convert(out, row + r, tile * TILE, width);
             }
         }
     }
@@ -246,11 +245,9 @@ class Attention : public Step {
         const AttentionArgs args{&p.kv,  &item,   p.plan.runs.data(), layer_, index % p.kv.heads, heads_ / p.kv.heads,
                                  scale_, window_, q.f,                q.ld,   out.f,              out.ld};
         p.lane.attend(args, p.scratch(thread));
-        if (!p.values[to_].quantised) return;
-        const int width = args.per_token * p.kv.dim, first = args.kv_head * width;
-        if (width % QBLOCK) return;
-        for (int i = 0; i < item.tokens; ++i)
-            p.lane.quantise(row_of(out, item.token[i]) + first, out, item.token[i], first / QBLOCK, width / QBLOCK);
+        const int width = args.per_token * p.kv.dim;
+        if (p.kv.dim % QBLOCK || !p.values[to_].converted()) return;
+        for (int i = 0; i < item.tokens; ++i) p.convert(p.values[to_], item.token[i], args.kv_head * width, width);
     }
 
   private:
@@ -318,7 +315,7 @@ std::unique_ptr<Step> embed_step(Weight table, int to) { return std::make_unique
 std::unique_ptr<Step> norm_step(int x, const float* weight, float eps, int to) {
     return std::make_unique<Norm>(x, weight, eps, to);
 }
-std::unique_ptr<Step> quantise_step(int x) { return std::make_unique<Quantise>(x); }
+std::unique_ptr<Step> convert_step(int x) { return std::make_unique<Convert>(x); }
 std::unique_ptr<Step> matmul_step(int x, Weight w, int to, bool accumulate) {
     return std::make_unique<Matmul>(x, w, to, accumulate);
 }

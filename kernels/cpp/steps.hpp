@@ -8,12 +8,13 @@
 
 namespace ramet {
 
-// Operands: indices of values, or -1 for none.
+// Operands: indices of values. Norm, gate_up and attention (with a head size that is a multiple of 32) bring their result
+// into all its forms; results of others need a convert step before a matmul reads them in int8 or bf16.
 std::unique_ptr<Step> embed_step(Weight table, int to);
-std::unique_ptr<Step> norm_step(int x, const float* weight, float eps, int to);  // also quantises, if `to` is quantised
-std::unique_ptr<Step> quantise_step(int x);
+std::unique_ptr<Step> norm_step(int x, const float* weight, float eps, int to);
+std::unique_ptr<Step> convert_step(int x);
 std::unique_ptr<Step> matmul_step(int x, Weight w, int to, bool accumulate);
-// to = silu(x gate) * (x up), quantised if `to` is.
+// to = silu(x gate) * (x up).
 std::unique_ptr<Step> gate_up_step(int x, Weight gate, Weight up, int to);
 // Projections of an attention layer: queries rotated into value q, keys rotated and stored with the values.
 struct QkvSpec {

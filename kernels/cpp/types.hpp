@@ -27,16 +27,21 @@ constexpr int MAX_QUERIES = 48;  // (token, head) pairs of one KV head that atte
 
 enum class WeightKind : int { U4, U8, F32, F16, BF16 };
 
+// What a matmul reads its activations in.
+enum class Form : int { Float, Int8, Bf16 };
+
 // A matrix [n, k] repacked in tiles of 16 output columns. A tile is a run of blocks in ascending k.
 // U4, U8: a block is 32 k: first the integers (u4: byte [j][column][b] holds k = 4 j + b in its low and k = 16 + 4 j + b
 // in its high half, j < 4; u8: byte [j][column][b] is k = 4 j + b, j < 8), then the scales of the 16 columns, then their
 // minima. The value is scale * (integer - zero) + minimum. `halves`: two rows of scales, for k < 16 and k >= 16.
-// F32, F16, BF16: a block is one k, 16 numbers.
+// F32, F16, BF16: a block is one k, 16 numbers. `pairs` (BF16): a block is two k, [column][2], and k is padded with zeros
+// to a multiple of 32: the operand order of the bf16 dot product.
 struct Weight {
     WeightKind kind;
     bool minima;  // has minima (then zero is 0)
     bool wide;    // scales are float32, else float16
     bool halves;  // scales per 16
+    bool pairs;
     int zero;
     int n, k;
     int tiles;           // ceil(n / 16)
@@ -48,8 +53,9 @@ struct Weight {
     RAMET_MEMBER const uint8_t* tile(int t) const { return data + (size_t)t * tile_bytes; }
 };
 
-// Activations: float rows, and the same rows quantised (value = scale * q, one scale per 32). The quantised form stands
-// in panels of 16 rows, block after block, so that kernels reach all rows of a panel from one pointer.
+// Activations: float rows and, where matmuls read them so, the same rows quantised (value = scale * q, one scale per 32)
+// or rounded to bf16. The quantised form stands in panels of 16 rows, block after block, so that kernels reach all rows of
+// a panel from one pointer.
 struct Act {
     float* f = nullptr;  // [rows, ld]
     int ld = 0;
@@ -58,6 +64,9 @@ struct Act {
     float* scale = nullptr;     // [panel][block][16 rows]
     float* scaled = nullptr;    // [panel][block][16 rows] scale * sum of q: what a minimum is multiplied with
     int32_t* sums = nullptr;    // [panel][block][2][16 rows] sums of q over the first and second 16 of the block
+
+    uint16_t* h = nullptr;      // [rows, ldh] bf16, zeros behind column k
+    int ldh = 0;                // a multiple of 32
 
     RAMET_MEMBER int blocks() const { return k / QBLOCK; }
     // Index of (row, block) in units of one row of one block.

@@ -1,7 +1,7 @@
 """Fusing: recorded ops that pay to run together become one.
 
-  * rms_norm and the int8 quantisation of its result, which the matmuls after it read, are one pass over the row (the
-    step does it by itself where its output is to be quantised; other producers get a ``Quantise`` after them);
+  * rms_norm and the rounding of its result to int8 or bf16, which the matmuls after it read, are one pass over the row
+    (the step does it by itself where its output is read so; other producers get a ``Convert`` after them);
   * the projections of an attention layer, their rotation and the storing of keys and values (``Qkv``);
   * two matmuls of the same input and silu_mul (``GateUp``): gate and up never leave the cache;
   * matmul and the addition of the residual (``MatmulAdd``): written straight into the residual's rows.
@@ -22,7 +22,9 @@ from ramet.kernels.ops import RopeSpec
 
 
 @dataclass(frozen=True, eq=False)
-class Quantise:
+class Convert:
+    """Brings ``x`` into the forms that matmuls read it in."""
+
     x: Symbol
 
 
@@ -58,7 +60,7 @@ class Qkv:
     layer: int
 
 
-Fused: TypeAlias = Op | Quantise | MatmulAdd | GateUp | Qkv
+Fused: TypeAlias = Op | Convert | MatmulAdd | GateUp | Qkv
 
 
 def inputs(op: Fused) -> list[Symbol]:
@@ -66,11 +68,11 @@ def inputs(op: Fused) -> list[Symbol]:
 
 
 def output(op: Fused) -> Symbol | None:
-    return None if isinstance(op, (record.Store, Quantise)) else op.out
+    return None if isinstance(op, (record.Store, Convert)) else op.out
 
 
-def _quantises(op: Fused) -> bool:
-    """Whether the step of ``op`` also quantises its output, where that is wanted."""
+def _converts(op: Fused) -> bool:
+    """Whether the step of ``op`` also brings its output into other forms."""
     if isinstance(op, record.Attention):
         return op.q.width // op.heads % 32 == 0
     return isinstance(op, record.Norm | GateUp)
@@ -80,9 +82,13 @@ def _is_symbol(op: Fused, name: str) -> bool:
     return isinstance(getattr(op, name, None), Symbol)
 
 
-def quantised(ops: list[Op]) -> set[Symbol]:
-    """The values that a matmul reads in int8."""
-    return {op.x for op in ops if isinstance(op, record.Matmul) and op.weight.quantised}
+def forms(ops: list[Op]) -> dict[Symbol, frozenset[str]]:
+    """The values that matmuls read in int8 or bf16, with these."""
+    found: dict[Symbol, frozenset[str]] = {}
+    for op in ops:
+        if isinstance(op, record.Matmul) and op.weight.form != "float":
+            found[op.x] = found.get(op.x, frozenset()) | {op.weight.form}
+    return found
 
 
 class Fuser:
@@ -100,7 +106,7 @@ class Fuser:
 
     def fuse(self) -> list[Fused]:
         """The ops in order, each fused group at the place of its last member."""
-        needs_int8 = quantised(self.ops)
+        converted = forms(self.ops)
         groups: dict[int, Fused] = {}
         covered: set[int] = set()
         numbers = {id(op): i for i, op in enumerate(self.ops)}
@@ -117,8 +123,8 @@ class Fuser:
             final = groups.get(i, op)
             fused.append(final)
             made = output(final)
-            if made in needs_int8 and not _quantises(final):
-                fused.append(Quantise(made))
+            if made in converted and not _converts(final):
+                fused.append(Convert(made))
         return fused
 
     def _group(self, index: int, op: Op) -> tuple[Fused, list[Op]] | None:

@@ -15,7 +15,7 @@ from ramet.kernels.ops import RopeSpec
 def lower(program: _cpu.Program, ops: list[Op], result: Symbol) -> None:
     """Adds the steps of ``ops`` to ``program``, which then leaves ``result`` after each run."""
     fused = Fuser(ops, result).fuse()
-    slot = _allocate(program, fused, result, fuse.quantised(ops))
+    slot = _allocate(program, fused, result, fuse.forms(ops))
     for op in fused:
         _emit(program, op, slot)
     vocabulary = min((op.table.shape[0] for op in ops if isinstance(op, record.Embed)), default=0)
@@ -41,7 +41,7 @@ def _takes_over(op: Fused, last: dict[Symbol, int], index: int) -> Symbol | None
 
 
 def _allocate(
-    program: _cpu.Program, ops: list[Fused], result: Symbol, quantised: set[Symbol]
+    program: _cpu.Program, ops: list[Fused], result: Symbol, forms: dict[Symbol, frozenset[str]]
 ) -> Callable[[Symbol], int]:
     last: dict[Symbol, int] = {}
     for i, op in enumerate(ops):
@@ -49,10 +49,10 @@ def _allocate(
         last.update(dict.fromkeys([*fuse.inputs(op), *([made] if made else [])], i))
     last[result] = len(ops)
     slots: dict[Symbol, int] = {}
-    free: dict[tuple[int, bool, bool], list[int]] = {}
+    free: dict[tuple[int, bool, frozenset[str]], list[int]] = {}
 
-    def shape(symbol: Symbol) -> tuple[int, bool, bool]:
-        return symbol.width, symbol.wanted, symbol in quantised
+    def shape(symbol: Symbol) -> tuple[int, bool, frozenset[str]]:
+        return symbol.width, symbol.wanted, forms.get(symbol, frozenset())
 
     for i, op in enumerate(ops):
         made, old = fuse.output(op), _takes_over(op, last, i)
@@ -64,8 +64,8 @@ def _allocate(
                 slots[made] = pool.pop()
             else:
                 slots[made] = program.value(made.width, made.wanted)
-            if made in quantised:
-                program.quantised(slots[made])
+            for form in forms.get(made, ()):
+                program.also(slots[made], form)
         for symbol in {*fuse.inputs(op), *([made] if made else [])} - {old}:
             if last[symbol] == i:
                 free.setdefault(shape(symbol), []).append(slots[symbol])
@@ -94,8 +94,8 @@ def _emit(program: _cpu.Program, op: Fused, slot: Callable[[Symbol], int]) -> No
             program.attention(slot(op.q), op.layer, op.heads, op.scale, op.window, slot(op.out))
         case record.TakeRows():
             program.take_rows(slot(op.x), slot(op.out))
-        case fuse.Quantise():
-            program.quantise(slot(op.x))
+        case fuse.Convert():
+            program.convert(slot(op.x))
         case fuse.MatmulAdd():
             program.matmul(slot(op.x), op.weight.native, slot(op.out), True)
         case fuse.GateUp():

@@ -57,7 +57,7 @@ class CpuOps:
         return f"cpu-{_cpu.VERSION}-{self.isa}-kv-{self.kv_dtype}"
 
     def weight(self, tensor: QuantTensor) -> PackedWeight:
-        return wrap(tensor, pack(self._engine, tensor, self._arena))
+        return wrap(self._engine, tensor, pack(self._engine, tensor, self._arena))
 
     def kv_cache(self, layers: int, blocks: int, block_size: int, kv_heads: int, head_dim: int) -> _cpu.Kv:
         shape = (self._engine, self.kv_dtype, layers, blocks, block_size, kv_heads, head_dim)

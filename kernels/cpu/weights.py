@@ -19,9 +19,9 @@ class PackedWeight:
     name: str
 
     @property
-    def quantised(self) -> bool:
-        """Whether a matmul with it reads int8 activations."""
-        return bool(self.native.quantised)
+    def form(self) -> str:
+        """What a matmul with it reads its activations in: float, int8 or bf16."""
+        return self.native.form
 
 
 def packed_shape(tensor: QuantTensor) -> tuple[int, int]:
@@ -56,12 +56,12 @@ def pack(engine: _cpu.Engine, tensor: QuantTensor, arena: Arena) -> NDArray[np.u
         halves = raw.view(np.uint16)
         wide = halves.view(np.float16).astype(np.float32) if kind == "F16" else (halves.astype(np.uint32) << 16)
         kind, raw = "F32", wide.view(np.uint8)
-    target = arena.take(_cpu.packed_bytes(kind, *shape))
+    target = arena.take(engine.packed_bytes(kind, *shape))
     engine.pack(kind, *shape, raw, target)
     return target
 
 
-def wrap(tensor: QuantTensor, packed: NDArray[np.uint8]) -> PackedWeight:
+def wrap(engine: _cpu.Engine, tensor: QuantTensor, packed: NDArray[np.uint8]) -> PackedWeight:
     shape = packed_shape(tensor)
     kind = "F32" if len(tensor.shape) == 1 else tensor.kind
-    return PackedWeight(shape, _cpu.Weight(kind, *shape, packed), tensor.name)
+    return PackedWeight(shape, _cpu.Weight(engine, kind, *shape, packed), tensor.name)
