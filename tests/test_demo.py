@@ -49,10 +49,9 @@ def test_packages_are_taken_once_in_the_order_of_their_names() -> None:
     found = [Installed(Name="b", Version="1"), Installed(Name="A_x", Version="2"), Installed(Name="a-X", Version="3")]
     assert [(package.name, package.version) for package in installed(9, found)] == [("A_x", "2"), ("b", "1")]
     assert len(installed(1, found)) == 1
-    assert [package.name for package in installed(2, [*found, Installed(Name="ramet", Version="4")])] == [
-        "ramet",
-        "A_x",
-    ]
+    with_ramet = [*found, Installed(Name="ramet", Version="4")]
+    assert [package.name for package in installed(3, with_ramet)] == ["ramet", "A_x", "b"]
+    assert [package.name for package in installed(2, with_ramet)] == ["A_x", "b"]  # it takes no other's place
     assert installed(9, [Installed(Version="1")]) == []
 
 
