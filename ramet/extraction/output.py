@@ -101,6 +101,9 @@ class Output:
             self._synced = now
 
     def close(self) -> None:
+        """Idempotent."""
+        if self._file.closed:
+            return
         os.fsync(self._file.fileno())
         self._file.close()
 
