@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ramet.engine import Engine as Engine
     from ramet.extraction.job import Extraction as Extraction
     from ramet.extraction.job import extract as extract
+    from ramet.extraction.verbatim import Verbatim as Verbatim
+    from ramet.extraction.verbatim import VerbatimText as VerbatimText
     from ramet.frontend_lang import *  # noqa: F403
     from ramet.openai_backend import OpenAI as OpenAI
     from ramet.runtime.protocol.errors import *  # noqa: F403
@@ -108,6 +110,7 @@ _NAMES = {
     "ramet.endpoint": ("RuntimeEndpoint",),
     "ramet.engine": ("Engine",),
     "ramet.extraction.job": ("Extraction", "extract"),
+    "ramet.extraction.verbatim": ("Verbatim", "VerbatimText"),
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names}
 __all__ = ["__version__", *_HOME]

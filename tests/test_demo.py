@@ -60,7 +60,7 @@ def test_the_summary_stands_in_for_a_short_description() -> None:
     [long] = installed(1, [Installed("long text " * 30, Name="a", Version="1", Summary="Does things.")])
     assert not short.has_description and short.document.text.endswith("\n\nDoes things.")
     assert long.has_description and long.document.text.endswith("long text")
-    assert long.document.text.startswith("Name: a\nVersion: 1\nSummary: Does things.\n")
+    assert long.document.text.startswith('[project]\nname = "a"\nversion = "1"\nsummary = "Does things."\n')
 
 
 def test_pictures_and_markup_are_left_out() -> None:

@@ -50,7 +50,7 @@ def goal() -> Target:
 
 @pytest.fixture(scope="module")
 def constraint(tokenizer: Tokenizer, goal: Target) -> CompiledConstraint:
-    return compile(goal.spec, tokenizer)
+    return compile(goal.binding.spec(""), tokenizer)
 
 
 def wander(constraint: CompiledConstraint, tokenizer: Tokenizer, length: int, rng: random.Random) -> list[int]:
@@ -77,12 +77,12 @@ def wander(constraint: CompiledConstraint, tokenizer: Tokenizer, length: int, rn
 def test_a_cut_answer_ends_validly_inside_its_budget_or_is_refused(
     constraint: CompiledConstraint, tokenizer: Tokenizer, goal: Target, seed: int
 ) -> None:
-    rng, closer = random.Random(seed), Closer(constraint, tokenizer)
+    rng, closer = random.Random(seed), Closer(tokenizer)
     validator = jsonschema.Draft202012Validator(json.loads(goal.text))
     refused = kept = 0
     for budget in [*range(8, 60, 4), *range(60, 200, 20)]:
         ids = wander(constraint, tokenizer, budget, rng)
-        closed = closer.close(ids, budget)
+        closed = closer.close(constraint, ids, budget)
         if closed is None:
             refused += 1
             assert budget < 60
@@ -97,9 +97,9 @@ def test_a_cut_answer_ends_validly_inside_its_budget_or_is_refused(
 def test_what_fits_is_kept_as_it_is(constraint: CompiledConstraint, tokenizer: Tokenizer) -> None:
     text = '{"name":"Pot","count":1,"note":"","parts":[{"label":"lid","weight":null,"tags":["red"]}],"state":"new"}'
     whole = tokenizer.encode(text)
-    closer = Closer(constraint, tokenizer)
+    closer = Closer(tokenizer)
     for cut in range(len(whole) - 8, len(whole)):
-        closed = closer.close(whole[:cut], len(whole) + 2)
+        closed = closer.close(constraint, whole[:cut], len(whole) + 2)
         assert closed is not None
         assert closed[:cut] == whole[:cut]
 
@@ -121,12 +121,10 @@ def test_confidence_is_read_from_the_tokens_of_each_field(tokenizer: Tokenizer) 
         assert found[name]["masked"] > found[name]["raw"]
 
 
-def test_examples_that_break_the_schema_are_refused_before_anything_runs(
-    constraint: CompiledConstraint, tokenizer: Tokenizer, goal: Target
-) -> None:
+def test_examples_that_break_the_schema_are_refused_before_anything_runs(tokenizer: Tokenizer, goal: Target) -> None:
     part = {"label": "lid", "weight": None, "tags": ["red"]}
     good = {"name": "Pot", "count": 1, "note": "", "parts": [part], "state": "new"}
-    check(examples([("text", good)]), goal, constraint, tokenizer)
+    check(examples([("text", good)]), goal, tokenizer)
     for bad in ({**good, "state": "old"}, {**good, "parts": []}, {"name": "Pot"}, dict(reversed(good.items()))):
         with pytest.raises(InvalidRequest, match="example 2"):
-            check(examples([("text", good), ("text", bad)]), goal, constraint, tokenizer)
+            check(examples([("text", good), ("text", bad)]), goal, tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,16 @@ from ramet.extraction.sources import Document
 MIN_DESCRIPTION = 200
 """Characters; where a description is shorter, the summary stands in for it."""
 
-_FIELDS = ("Name", "Version", "Summary", "Author", "License-Expression", "License", "Keywords")
+_FIELDS = {
+    "Name": "name",
+    "Version": "version",
+    "Summary": "summary",
+    "Author": "author",
+    "License-Expression": "license",
+    "License": "license",
+    "Keywords": "keywords",
+}
+_KEYS = tuple(dict.fromkeys(_FIELDS.values()))
 _MAX_FIELD = 200
 
 
@@ -50,15 +60,16 @@ def _package(distribution: Distribution) -> Package | None:
     name, version = metadata.get("Name"), metadata.get("Version")
     if not name or not version:  # the remains of a removed distribution
         return None
-    lines = [
-        f"{field}: {_one_line(value)}"
-        for field in _FIELDS
+    given = {
+        key: _one_line(value)
+        for field, key in reversed(_FIELDS.items())
         if (value := metadata.get(field)) and value.strip().upper() != "UNKNOWN"
-    ]
+    }
+    lines = [f"{key} = {json.dumps(given[key], ensure_ascii=False)}" for key in _KEYS if key in given]
     description = _plain(str(metadata.get("Description") or metadata.get_payload() or ""))
     has_description = len(description) >= MIN_DESCRIPTION
     body = description if has_description else _one_line(metadata.get("Summary") or "No description.")
-    return Package(name, version, Document(name, "\n".join(lines) + "\n\n" + body), has_description)
+    return Package(name, version, Document(name, "\n".join(["[project]", *lines, "", body])), has_description)
 
 
 def _one_line(value: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ramet.extraction.prompt import Instruction
+from ramet.extraction.verbatim import Verbatim
 
 DOCUMENT_TOKENS = 600
 """Documents are cut there: what a package is for stands at the beginning."""
@@ -22,8 +23,8 @@ class PackageRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,58}[A-Za-z0-9])?$")
-    version: str = Field(pattern=r"^[0-9][0-9A-Za-z.+!-]{0,23}$")
+    name: Verbatim = Field(max_length=60)
+    version: Verbatim = Field(max_length=24)
     purpose: str = Field(min_length=10, max_length=160)
     license: Literal["MIT", "BSD", "Apache-2.0", "PSF-2.0", "MPL-2.0", "ISC", "GPL", "LGPL", "other"]
     category: Literal["web", "data", "machine-learning", "testing", "development", "text", "network", "system", "other"]
@@ -35,14 +36,14 @@ INSTRUCTION = Instruction(
 You read the description of one Python package and fill in one JSON record about it. Every value must come from the \
 document itself. The record has six fields, always in this order.
 
-name: the name of the package, copied letter by letter from the line "Name:" at the top of the document. Keep its \
+name: the name of the package, copied letter by letter from the line "name" at the top of the document. Keep its \
 spelling, its dashes, its underscores, its dots and its capital letters. Do not shorten it and do not add anything.
 
-version: the version number, copied digit by digit from the line "Version:" of the document. Numbers of Python \
+version: the version number, copied digit by digit from the line "version" of the document. Numbers of Python \
 versions or of other packages, which the text may mention further down, are not meant.
 
 purpose: one short sentence of at most 160 characters that says what the package does for the people who use it. The \
-line "Summary:" usually says it best; use its words. Do not write about installation, badges, links or contributors.
+line "summary" usually says it best; use its words. Do not write about installation, badges, links or contributors.
 
 license: the family of the license that the document names. Write MIT, BSD, Apache-2.0, PSF-2.0, MPL-2.0, ISC, GPL or \
 LGPL. Write BSD for each of its variants, and other if the document names no license or a different one.
@@ -57,6 +58,6 @@ keywords: one to four lower-case words or short terms, of at most 20 characters 
 to find this package. Each keyword must be different from the others.
 
 Answer with the JSON record alone, without any comment.""",
-    before="Here is the document.\n\n",
-    after="\n\nFill in the record of the package above. Copy its name and its version from the first two lines.",
+    before="",
+    after="\n\nFill in the record of this package. Copy its name and its version from the first lines.",
 )

@@ -51,7 +51,8 @@ def _kind(field: Schema, root: Schema) -> str:
         return f"list{_range(low, high)}{f' of {items}' if items not in ('', 'object') else ''}"
     if kind == "string":
         high = field.get("maxLength")
-        return f"string of at most {high} characters" if isinstance(high, int) else "string"
+        copied = ", copied from the document" if "x-ramet-verbatim" in field else ""
+        return (f"string of at most {high} characters" if isinstance(high, int) else "string") + copied
     if isinstance(kind, list):
         return " or ".join(map(str, kind))
     return str(kind) if isinstance(kind, str) else ""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from pydantic import BaseModel
 
 from ramet.extraction.schema import Target
+from ramet.runtime.constrain import compile
 from ramet.runtime.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from ramet.runtime.constrain.base import CompiledConstraint
     from ramet.runtime.tokenizer import Tokenizer
 
 Given: TypeAlias = "tuple[str, object] | Mapping[str, object] | Example"
@@ -43,10 +43,10 @@ def digest(given: Sequence[Example]) -> str:
     return hashlib.sha256(json.dumps([(one.text, one.answer) for one in given]).encode()).hexdigest() if given else ""
 
 
-def check(given: Sequence[Example], goal: Target, constraint: CompiledConstraint, tokenizer: Tokenizer) -> None:
+def check(given: Sequence[Example], goal: Target, tokenizer: Tokenizer) -> None:
     """Raises InvalidRequest naming the first example that the schema (or the model's validators) would refuse."""
     for number, example in enumerate(given, 1):
-        matcher = constraint.matcher()
+        matcher = compile(goal.binding.spec(example.text), tokenizer).matcher()
         good = 0
         for token in tokenizer.encode(example.answer):
             if not matcher.advance([token]):

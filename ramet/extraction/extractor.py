@@ -15,8 +15,9 @@ from ramet.extraction.prompt import Frame
 from ramet.extraction.records import Record, RecordUsage, Status
 from ramet.extraction.schema import Target
 from ramet.extraction.sources import Document
+from ramet.runtime.constrain import compile
 from ramet.runtime.protocol.errors import ConstraintError, InvalidRequest, RametError
-from ramet.runtime.protocol.messages import Usage
+from ramet.runtime.protocol.messages import ConstraintSpec, Usage
 
 if TYPE_CHECKING:
     from ramet.extraction.finish import Closer
@@ -68,6 +69,16 @@ class _Verdict:
     note: str | None = None
 
 
+@dataclass(frozen=True)
+class _Task:
+    """One document as the model sees it, and the constraint of its record."""
+
+    id: str | int
+    ids: list[int]
+    text: str
+    spec: ConstraintSpec
+
+
 class Extractor:
     """Frames a document, has it answered under the schema's constraint, and reads the answer."""
 
@@ -105,51 +116,53 @@ class Extractor:
             return Outcome(Record(document.id, "error", error="the document is empty", attempts=0), Usage())
         asked = Answers()
         try:
-            ids = self.document_ids(document)
+            ids, text = self.visible(document)
             if len(ids) > self._room:
                 return Outcome(self._too_long(document, len(ids)), Usage())
-            return await self._ask_until_it_stands(document, ids, asked, on_chunk)
-        except ConstraintError:
-            raise
+            task = _Task(document.id, ids, text, self._target.binding.spec(text))
+            return await self._ask_until_it_stands(task, asked, on_chunk)
         except RametError as error:
+            if isinstance(error, ConstraintError) and not self._target.binding.fields:
+                raise  # the same for every document
             status: Status = "too_long" if error.code == "context_length_exceeded" else "error"
             record = Record(
                 document.id, status, error=str(error), attempts=max(1, asked.count), usage=asked.record_usage()
             )
             return Outcome(record, asked.usage)
 
-    def document_ids(self, document: Document) -> list[int]:
-        """Cut as the options say."""
+    def visible(self, document: Document) -> tuple[list[int], str]:
+        """Ids and text of the document, cut as the options say."""
         ids = self._tokenizer.encode(document.text)
-        cut = self._options.document_tokens
-        if cut and len(ids) > cut:
-            ids = ids[:cut]
+        size = len(ids)
+        if self._options.document_tokens:
+            ids = ids[: self._options.document_tokens]
         if self._options.fit == "truncate":
             ids = ids[: self._room]
-        return ids
+        return ids, document.text if len(ids) == size else self._tokenizer.decode(ids).decode(errors="ignore")
 
     async def _ask_until_it_stands(
-        self, document: Document, ids: list[int], asked: Answers, on_chunk: Callable[[Chunk], None] | None
+        self, task: _Task, asked: Answers, on_chunk: Callable[[Chunk], None] | None
     ) -> Outcome:
         note, budget = None, self._options.max_tokens
         while True:
-            prompt = self._frame.prompt(ids, note)
-            choice = await self._ask(prompt, budget, asked.count, on_chunk)
+            prompt = self._frame.prompt(task.ids, note)
+            choice = await self._ask(prompt, task.spec, budget, asked.count, on_chunk)
             asked.add(choice.usage)
-            verdict = await self._judge(choice, budget)
+            verdict = await self._judge(task, choice, budget)
             if verdict.note is None or asked.count > self._retries(verdict.status):
                 break
             note = verdict.note
             if verdict.status == "length":
                 budget *= 2
         record = Record(
-            document.id,
+            task.id,
             verdict.status,
             verdict.value,
             self._confidence(choice) if verdict.status in ("ok", "invalid") else None,
             verdict.error,
             asked.count,
             asked.record_usage(),
+            self._target.binding.spans(verdict.value, task.text),
         )
         return Outcome(record, asked.usage, tuple(prompt), tuple(choice.ids))
 
@@ -159,7 +172,12 @@ class Extractor:
         return self._options.retries
 
     async def _ask(
-        self, prompt: list[int], budget: int, attempt: int, on_chunk: Callable[[Chunk], None] | None
+        self,
+        prompt: list[int],
+        spec: ConstraintSpec,
+        budget: int,
+        attempt: int,
+        on_chunk: Callable[[Chunk], None] | None,
     ) -> ChoiceResult:
         from ramet.runtime.frontend.requests import GenerateRequest
 
@@ -170,7 +188,7 @@ class Extractor:
                 seed=self._options.seed,
                 key_path=(attempt,) if attempt else (),
                 max_tokens=budget,
-                constraint=self._target.spec,
+                constraint=spec,
                 logprobs=0 if self._options.confidence else -1,
             )
         )
@@ -180,9 +198,9 @@ class Extractor:
         [choice] = await generation.result()
         return choice
 
-    async def _judge(self, choice: ChoiceResult, budget: int) -> _Verdict:
+    async def _judge(self, task: _Task, choice: ChoiceResult, budget: int) -> _Verdict:
         if choice.finish_reason == "length":
-            return await self._cut(choice, budget)
+            return await self._cut(task, choice, budget)
         if choice.finish_reason in ("error", "cancelled"):
             return _Verdict("error", error=choice.message or f"the request was {choice.finish_reason}")
         try:
@@ -194,7 +212,7 @@ class Extractor:
             return _Verdict("ok", value)
         return _Verdict("invalid", value, refusal, note=f"An earlier answer was refused: {refusal}. Answer again.")
 
-    async def _cut(self, choice: ChoiceResult, budget: int) -> _Verdict:
+    async def _cut(self, task: _Task, choice: ChoiceResult, budget: int) -> _Verdict:
         """Of an answer whose budget ended first."""
         found = partial.read(choice.text)
         lacking = ", ".join(partial.missing(self._schema, found.value, found.cut)) or "the end"
@@ -204,7 +222,7 @@ class Extractor:
         if self._options.on_length == "retry":
             return _Verdict("length", error=error, note="An earlier answer was too long. Keep every text short.")
         if self._options.on_length == "close" and self._closer is not None:
-            ids = await asyncio.to_thread(self._closer.close, choice.ids, budget)
+            ids = await asyncio.to_thread(self._closed, self._closer, task.spec, choice.ids, budget)
             if ids is None:
                 return _Verdict("length", error=f"{error} (no end fits into {budget} tokens)")
             text = self._tokenizer.decode(ids).decode(errors="replace")
@@ -212,6 +230,9 @@ class Extractor:
             closed = f"closed at {budget} tokens: {lacking} ended in the shortest way"
             return _Verdict("ok" if refusal is None else "invalid", json.loads(text), refusal or closed)
         return _Verdict("length", error=error)
+
+    def _closed(self, closer: Closer, spec: ConstraintSpec, ids: list[int], budget: int) -> list[int] | None:
+        return closer.close(compile(spec, self._tokenizer), ids, budget)
 
     def _confidence(self, choice: ChoiceResult) -> Confidence | None:
         if not self._options.confidence or choice.logprobs is None or choice.finish_reason == "length":

@@ -28,10 +28,9 @@ _FEW = 48
 
 
 class Closer:
-    """Ends cut answers of one constraint."""
+    """Ends cut answers of any constraint over one tokeniser."""
 
-    def __init__(self, constraint: CompiledConstraint, tokenizer: Tokenizer) -> None:
-        self._constraint = constraint
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._words = (tokenizer.vocab_size + 31) // 32
         self._table = table = tokenizer.token_table
         self._ends = np.array(sorted(tokenizer.end_ids), dtype=np.int64)
@@ -41,8 +40,9 @@ class Closer:
             np.array([byte in kind for byte in first], dtype=bool) for kind in ((b'"',), (b"}", b"]"), (b",",))
         )
 
-    def close(self, ids: Sequence[int], budget: int) -> list[int] | None:
-        """A valid answer of at most ``budget`` ids that keeps as many of ``ids`` as it can; None if there is none.
+    def close(self, constraint: CompiledConstraint, ids: Sequence[int], budget: int) -> list[int] | None:
+        """A valid answer under ``constraint``, of at most ``budget`` ids, that keeps what it can of ``ids``; None if
+        there is none.
 
         ids: what was generated before the budget ended::
 
@@ -51,7 +51,7 @@ class Closer:
         """
         kept = min(len(ids), budget)
         while kept >= 0:
-            matcher = self._constraint.matcher()
+            matcher = constraint.matcher()
             if kept and not matcher.advance(ids[:kept]):
                 return None  # not an answer under this constraint
             end = self._shortest(matcher, b"".join(self._table[token] for token in ids[:kept]))

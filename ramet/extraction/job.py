@@ -23,7 +23,6 @@ from ramet.extraction.records import Record, Totals
 from ramet.extraction.schema import SchemaSource, Target, target
 from ramet.extraction.sources import Document, Source
 from ramet.extraction.window import in_order
-from ramet.runtime.constrain import compile
 from ramet.session import BackgroundSession, Session, SessionOptions
 
 T = TypeVar("T")
@@ -74,11 +73,8 @@ class Job:
 
     def extractor(self, session: Session) -> Extractor:
         """Raises InvalidRequest for examples that do not keep to the schema."""
-        closer = None
-        if self.examples or self.options.on_length == "close":
-            constraint = compile(self.target.spec, session.tokenizer)
-            examples.check(self.examples, self.target, constraint, session.tokenizer)
-            closer = Closer(constraint, session.tokenizer)
+        examples.check(self.examples, self.target, session.tokenizer)
+        closer = Closer(session.tokenizer) if self.options.on_length == "close" else None
         around = frame(self.instruction, session.template, session.tokenizer, self.examples)
         return Extractor(session.client, session.tokenizer, around, self.target, session.context, self.options, closer)
 
@@ -135,7 +131,7 @@ class Extraction:
                 to = place.with_name(place.name + ".retry") if again else place
                 output = stack.enter_context(Output(to, header, overwrite=job.overwrite))
                 self.resumed = skip_written((document for document, _ in items), output, self.totals)
-            runtime.submit(session.client.compile(job.target.spec)).result()
+            runtime.submit(session.client.compile(job.target.binding.spec("any text"))).result()
             yield from self._run(items, job.extractor(session), runtime, output)
             if output is not None and place is not None and output.path != place:
                 output.close()

@@ -31,7 +31,8 @@ class Record(Struct, frozen=True):
 
     ok: keeps to the schema. length: cut by max_tokens. invalid: valid JSON that a validator refused. too_long: the
     document does not fit the context. error: everything else; ``error`` says what. ``confidence``: by JSON pointer of
-    the field, where it was asked for (see ``confidence.py``).
+    the field, where it was asked for (see ``confidence.py``). ``spans``: by JSON pointer of each field that is copied
+    from the document, where it stands there, as characters [start, end); only where the schema has such fields.
     """
 
     id: str | int
@@ -41,10 +42,13 @@ class Record(Struct, frozen=True):
     error: str | None = None
     attempts: int = 1
     usage: RecordUsage = RecordUsage()
+    spans: dict[str, tuple[int, int]] | None = None
 
     def line(self) -> bytes:
         fields = msgspec.structs.asdict(self)
         fields["usage"] = msgspec.structs.asdict(self.usage)
+        if self.spans is None:
+            del fields["spans"]
         try:
             return (_dump(fields, ascii=False) + "\n").encode()
         except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell and UTF-8 cannot

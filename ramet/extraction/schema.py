@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
@@ -15,8 +16,8 @@ from typing import TypeAlias
 from pydantic import BaseModel, ValidationError
 
 from ramet.extraction.closing import closed
+from ramet.extraction.verbatim import Binding
 from ramet.runtime.protocol.errors import InvalidRequest
-from ramet.runtime.protocol.messages import ConstraintSpec
 
 SchemaSource: TypeAlias = "type[BaseModel] | Mapping[str, object] | str"
 
@@ -28,9 +29,10 @@ class Target:
     text: str
     model: type[BaseModel] | None = None
 
-    @property
-    def spec(self) -> ConstraintSpec:
-        return ConstraintSpec(kind="json_schema", text=self.text)
+    @cached_property
+    def binding(self) -> Binding:
+        """Its fields that are copied from the document."""
+        return Binding(json.loads(self.text))
 
     @property
     def digest(self) -> str:

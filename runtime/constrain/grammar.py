@@ -8,7 +8,8 @@ from ramet.runtime.constrain.numbers import NUMBER
 from ramet.runtime.constrain.strings.chars import CharSet
 from ramet.runtime.constrain.strings.lang import ANY, Alt, Both, Chars, Lang, Rep, Seq, Texts
 from ramet.runtime.constrain.strings.write import CHARS, Writer
-from ramet.runtime.protocol.errors import ConstraintTooComplex
+from ramet.runtime.constrain.substrings import Substring
+from ramet.runtime.protocol.errors import ConstraintTooComplex, UnsupportedConstraint
 
 SIZE = 4_000_000
 """Bound of a grammar's text in characters."""
@@ -33,6 +34,7 @@ class Grammar:
         self._terminals: dict[str, str] = {}
         self._strings: dict[Lang, str] = {}
         self._numbers: dict[Lang, str] = {}
+        self._constants: set[str] = set()
         self._size = 0
         self._count = 0
 
@@ -76,6 +78,13 @@ class Grammar:
             self._spell(lang, quoted=True)
             found = self._strings[lang] = self.terminal(self.text.string(lang))
         return found
+
+    def stand_for(self, constant: str, substring: Substring) -> None:
+        """The string ``constant``, where it is all that may be written, stands for the substrings of a text instead."""
+        held, bounded = self.terminal(substring.contained()), self.terminal(substring.bounded())
+        both = self.terminal(f"{held} & {bounded}")
+        self._strings[Texts((constant,))] = self.terminal(f'"\\"" {both} "\\""')
+        self._constants.add(constant)
 
     def number(self, lang: Lang) -> str:
         found = self._numbers.get(lang)
@@ -122,6 +131,11 @@ class Grammar:
     def _spell(self, lang: Lang, *, quoted: bool = False) -> None:
         """Note what the language may demand. ``quoted``: control characters are written as escapes."""
         if isinstance(lang, Texts):
+            if not self._constants.isdisjoint(lang.texts):
+                raise UnsupportedConstraint(
+                    "a field that is copied from a text can't be one of several strings: make it a field of its own",
+                    keyword="anyOf",
+                )
             for text in lang.texts:
                 self.spelled.update(
                     (json.dumps(text, ensure_ascii=False) if quoted else text).encode("utf-8", "surrogatepass")

@@ -14,6 +14,7 @@ from ramet.runtime.constrain.strings.chars import CharSet
 from ramet.runtime.constrain.strings.lang import Lang, literals
 from ramet.runtime.constrain.strings.meaning import full
 from ramet.runtime.constrain.strings.tree import PatternError, PatternUnsupported
+from ramet.runtime.constrain.substrings import Substring
 from ramet.runtime.protocol.errors import InvalidConstraint, UnsupportedConstraint
 from ramet.runtime.protocol.messages import ConstraintSpec
 
@@ -24,11 +25,13 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``options`` of a ConstraintSpec, as JSON.
 
     ``order``: keys of objects as the schema gives them (``given``), or in any order (``any``: objects of up to 64 named
-    keys; larger ones keep the order). ``documents``: schemas by URI that references may point to.
+    keys; larger ones keep the order). ``documents``: schemas by URI that references may point to. ``substrings``:
+    string constants of the schema, each of which stands for the strings that a text holds.
     """
 
     order: Order = "given"
     documents: Mapping[str, object] = {}
+    substrings: Mapping[str, Substring] = {}
 
 
 class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +61,9 @@ def options_of(spec: ConstraintSpec) -> Options:
     try:
         return msgspec.json.decode(spec.options, type=Options)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidConstraint(f"options of the constraint: {error}; possible are order and documents") from None
+        raise InvalidConstraint(
+            f"options of the constraint: {error}; possible are order, documents and substrings"
+        ) from None
 
 
 def regex_language(pattern: str) -> Lang:
@@ -108,6 +113,8 @@ def lowered(spec: ConstraintSpec) -> Lowered:
     lang: Lang | None = None
     if spec.kind == "json_schema":
         options = options_of(spec)
+        for constant, substring in options.substrings.items():
+            grammar.stand_for(constant, substring)
         dynamic = any(keyword in spec.text for keyword in DYNAMIC)
         start, place = write(grammar, decode(spec.text), options.order, options.documents, dynamic=dynamic)
     elif spec.kind == "regex":
