@@ -111,7 +111,7 @@ class SchedulerProcess:
             self._look_due = now + LOOK_S
             for address in self._frontends.silent(now):
                 log.info("frontend %s is silent: its requests are cancelled", address.hex())
-                self._scheduler.forget_client(address, now)
+                self._queue(self._scheduler.forget_client(address, now))
         self._feed_worker()
         self._queue(self._scheduler.take_messages())
         self._flush()
