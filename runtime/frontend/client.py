@@ -351,6 +351,8 @@ class Client:
         elif state.cancelled:
             state.end_all(Finish("cancelled", Usage()))
             self._settle(state)
+        elif message.code == "unknown_constraint" and self._submission.with_spec(state):
+            pass  # it was sent long ago, and the scheduler's memory for constraints is bounded
         elif message.code == "unknown_branch" and state.with_parent:
             # The parent ended, or went with an older epoch, while the Submit was under way; we know its ids.
             self._submission.first(state, parent_allowed=False)

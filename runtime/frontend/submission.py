@@ -63,6 +63,17 @@ class Submission:
             self._link.send(Release(branch))
         self._branches.forget(branch)
 
+    def with_spec(self, state: OpenRequest) -> bool:
+        """The scheduler has forgotten the request's constraint: send both again. False if it was never sent."""
+        if state.constraint_key not in self._specs_sent:
+            return False
+        self._specs_sent.discard(state.constraint_key)
+        if state.accepted:
+            self.again(state)
+        else:
+            self.first(state, parent_allowed=state.with_parent)
+        return True
+
     def _send_spec(self, state: OpenRequest) -> None:
         key, spec = state.constraint_key, state.request.constraint
         if spec is not None and key not in self._specs_sent:

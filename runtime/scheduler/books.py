@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 
 from ramet.runtime.protocol.config import SchedulerConfig
-from ramet.runtime.protocol.messages import ConstraintSpec, Drop, ToFrontend, ToWorker
+from ramet.runtime.protocol.messages import Drop, ToFrontend, ToWorker
 
 from .admission import Lengths
 from .branch import Branch, Request, Row
+from .constraints import Constraints
 from .groups import Grouping
 from .memory import Memory
 from .queue import BranchQueue
@@ -42,8 +43,7 @@ class Books:
         """Branches that ended a moment ago: a fork that crossed their end on the way still finds their ids."""
         self.suspects: dict[int, Branch] = {}
         """Branches blamed for two crashes, by id(): they run alone."""
-        self.constraints: dict[str, ConstraintSpec] = {}
-        self.constraints_sent: set[str] = set()
+        self.constraints = Constraints()
         self.outbox: list[tuple[bytes, ToFrontend]] = []
         self.to_worker: list[ToWorker] = []
         """What goes to the worker with, or without, the next plan."""

@@ -82,7 +82,7 @@ class Scheduler:
             return self.take_messages()
         books.memory = None
         books.to_worker.clear()
-        books.constraints_sent.clear()
+        books.constraints.new_worker()
         blamed = {id(row.branch): row.branch for flight in memory.flights for row in flight.rows}
         rows = [*books.running.values(), *books.returning.values()]
         books.running.clear()
@@ -108,7 +108,7 @@ class Scheduler:
     # ------------------------------------------------------------ frontends
 
     def constraint(self, msg: Constraint) -> None:
-        self._books.constraints[msg.key] = msg.spec
+        self._books.constraints.put(msg.key, msg.spec)
 
     def submit(self, client: bytes, msg: Submit | Score, now: float) -> Out:
         if isinstance(msg, Score):
@@ -221,7 +221,7 @@ class Scheduler:
 
     def _fail_constraint(self, failed: ConstraintFailed) -> None:
         books = self._books
-        books.constraints_sent.discard(failed.key)
+        books.constraints.failed(failed.key)
         for branch in list(books.branches.values()):
             if branch.constraint_key == failed.key and branch.state is not State.ENDED:
                 self._life.finish(branch, "error", message=f"constraint {failed.kind}: {failed.message}")

@@ -207,6 +207,8 @@ class Intake:
         request.branches.append(branch)
         request.open += 1
         self._books.register(branch)
+        if branch.constraint_key:
+            self._books.constraints.enter(branch.constraint_key)
         self._books.queue.shares.enter(request.namespace.tenant)
         if self._books.memory is not None and self._books.config.switches.order == "cache-aware":
             branch.cached_hint = self._books.memory.match(branch, bytes(branch.ids)).tokens

@@ -47,6 +47,8 @@ class Lifecycle:
         self._park_or_leave(branch)
         request.open -= 1
         books.queue.shares.leave(request.namespace.tenant)
+        if branch.constraint_key:
+            books.constraints.leave(branch.constraint_key)
         books.counters.finished += 1
         if request.is_score:
             self._finish_score(request, reason, message)

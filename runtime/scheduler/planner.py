@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ramet.radix import Match
-from ramet.runtime.protocol.messages import Constraint, RowStart, StepPlan, ToWorker
+from ramet.runtime.protocol.messages import RowStart, StepPlan, ToWorker
 
 from .admission import demand_of, fits
 from .books import Books
@@ -310,9 +310,8 @@ class Planner:
 
     def _row_start(self, branch: Branch, row: Row, ids: bytes) -> RowStart:
         books, key = self._books, branch.constraint_key
-        if key and key not in books.constraints_sent:
-            books.constraints_sent.add(key)
-            books.to_worker.append(Constraint(key, books.constraints[key]))
+        if key and (constraint := books.constraints.to_send(key)) is not None:
+            books.to_worker.append(constraint)
         return RowStart(
             row.id,
             ids,

@@ -15,13 +15,18 @@ from ramet.runtime.protocol.messages import ConstraintFailed, ConstraintSpec
 Compile: TypeAlias = Callable[[ConstraintSpec], CompiledConstraint]
 
 
+KEPT_KEYS = 1024
+KEPT_BYTES = 64 * 1024 * 1024
+"""Specifications, not their compiled forms."""
+
+
 class ConstraintUnavailable(Exception):
     """The row's constraint did not compile here, or was never sent."""
 
 
 class ConstraintCache:
-    """Least recently used compiled constraints go first; their specifications stay, so that a key once sent can
-    always be compiled again. A failure is remembered with its kind, never as another.
+    """Least recently used compiled constraints go first; their specifications stay much longer, so that a key once sent
+    can be compiled again. A failure is remembered with its kind, never as another.
 
     With an ``executor`` compiling happens there, and ``ready`` says whether a key is done; without, at once. Everything
     but the compiling itself belongs to one thread.
@@ -31,7 +36,8 @@ class ConstraintCache:
         self._compile = compile_spec
         self._limit = limit_bytes
         self._executor = executor
-        self._specs: dict[str, ConstraintSpec] = {}
+        self._specs: OrderedDict[str, ConstraintSpec] = OrderedDict()
+        self._spec_bytes = 0
         self._failures: dict[str, ConstraintFailed] = {}
         self._unreported: list[ConstraintFailed] = []
         self._compiled: OrderedDict[str, CompiledConstraint] = OrderedDict()
@@ -47,6 +53,8 @@ class ConstraintCache:
         if self._specs.get(key) != spec:
             self._forget(key)
             self._specs[key] = spec
+            self._spec_bytes += len(spec.text)
+            self._forget_old()
         self.ready(key)
 
     def ready(self, key: str) -> bool:
@@ -80,6 +88,7 @@ class ConstraintCache:
         if key in self._failures:
             raise ConstraintUnavailable(f"constraint {key} does not compile: {self._failures[key].message}")
         self._compiled.move_to_end(key)
+        self._specs.move_to_end(key)
         return self._compiled[key].matcher()
 
     def take_failures(self) -> list[ConstraintFailed]:
@@ -109,7 +118,15 @@ class ConstraintCache:
             _, old = self._compiled.popitem(last=False)
             self._bytes -= old.size
 
+    def _forget_old(self) -> None:
+        """What was used least lately, beyond what the scheduler counts on: it sends such a key again before its row."""
+        while len(self._specs) > 1 and (len(self._specs) > KEPT_KEYS or self._spec_bytes > KEPT_BYTES):
+            self._forget(next(iter(self._specs)))
+
     def _forget(self, key: str) -> None:
+        spec = self._specs.pop(key, None)
+        if spec is not None:
+            self._spec_bytes -= len(spec.text)
         self._failures.pop(key, None)
         self._pending.pop(key, None)
         old = self._compiled.pop(key, None)
