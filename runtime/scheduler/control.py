@@ -10,7 +10,8 @@ from ramet.radix.inspect import dump
 from ramet.runtime.protocol.messages import Control
 
 from .books import Books
-from .stats import BlockStats, RequestStats, Stats, TokenStats, WasteStats
+from .stats import BlockStats, RequestStats, Stats, TokenStats
+from .waste import waste
 
 
 def answer(books: Books, events: EventLog, msg: Control) -> bytes:
@@ -56,17 +57,6 @@ def stats(books: Books) -> Stats:
         context=books.config.context or (memory.tokens if memory else 0),
         ready=memory is not None,
     )
-
-
-def waste(books: Books) -> WasteStats:
-    """Slots in blocks that are not free; unused are those past the computed ids of a row."""
-    memory = books.memory
-    if memory is None:
-        return WasteStats()
-    rows = [*books.running.values(), *(b.row for b in books.parked.values() if b.row is not None)]
-    size = memory.block_size
-    unused = sum(len(row.table) * size - row.computed for row in rows)
-    return WasteStats((memory.pool.total - memory.pool.free_count) * size, unused)
 
 
 def flush(books: Books) -> dict[str, int]:

@@ -32,13 +32,12 @@ from ramet.runtime.protocol.messages import (
 
 from .books import Books
 from .branch import Request, Row, State
-from .control import answer, waste
+from .control import answer
 from .intake import Intake
 from .lifecycle import Lifecycle
 from .memory import Memory
 from .planner import Planner
 from .results import Results
-from .stats import WasteStats
 
 Out = list[tuple[bytes, ToFrontend]]
 
@@ -196,10 +195,6 @@ class Scheduler:
     @property
     def open_requests(self) -> int:
         return len(self._books.requests)
-
-    def waste(self) -> WasteStats:
-        """Allocated and unused KV slots, now."""
-        return waste(self._books)
 
     def check(self) -> None:
         """Raise if invariant 2 does not hold: debug mode and tests call it after every step."""

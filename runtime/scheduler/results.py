@@ -9,6 +9,7 @@ from .branch import ID_BYTES, Branch, Row, State
 from .lifecycle import Lifecycle
 from .memory import Flight
 from .planner import SOLO_BLAME, Planner
+from .waste import count_waste
 
 
 class Results:
@@ -32,6 +33,7 @@ class Results:
                 self._take_row(row, report)
             else:
                 row.ahead -= ceiling
+        count_waste(books)
         self._settle(flight)
 
     def fail(self, step: int, message: str) -> None:

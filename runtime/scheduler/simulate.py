@@ -53,7 +53,7 @@ class Options:
 
 class Report(msgspec.Struct):
     """Tokens are summed over rows (n choices: n times). ``hit_rate`` = cached / prompt. ``first_token_s``: from arrival
-    to the first id, by quantile. ``waste``: allocated but unused KV over allocated, mean over steps."""
+    to the first id, by quantile. ``waste``: allocated but unused KV over allocated, over all steps."""
 
     requests: int = 0
     refused: int = 0
@@ -101,7 +101,6 @@ class _Replay:
     ready: list[tuple[float, int]] = field(default_factory=list)
     blocked: dict[int, int] = field(default_factory=dict)
     dependants: dict[int, list[int]] = field(default_factory=dict)
-    waste_sum: float = 0.0
     whole_blocks: int = 0
     prompt_blocks: int = 0
     report: Report = field(default_factory=Report)
@@ -152,9 +151,6 @@ def _turn(replay: _Replay) -> None:
     result = replay.worker.step(plan)
     replay.now += result.seconds
     _hear(replay, replay.scheduler.apply(result, replay.now))
-    waste = replay.scheduler.waste()
-    if waste.allocated:
-        replay.waste_sum += waste.unused / waste.allocated
 
 
 def _submit(replay: _Replay, index: int) -> None:
@@ -227,7 +223,7 @@ def _finish(replay: _Replay) -> Report:
     report.recomputed_tokens = counters["recomputed"]
     report.preemptions, report.overtakes = stats["preemptions"], stats["overtakes"]
     report.evictions, report.steps = stats["evictions"], stats["steps"]
-    report.waste = replay.waste_sum / max(report.steps, 1)
+    report.waste = stats["waste"]["mean"]
     report.seconds = replay.now
     delays = sorted(p.first - p.arrived for p in replay.progress if p.first >= 0)
     if delays:

@@ -25,6 +25,9 @@ class Counters(Struct):
     finished: int = 0
     rejected: int = 0
     crashes: int = 0
+    allocated_slots: int = 0
+    """KV slots in blocks that were not free, summed over steps; ``unused_slots``: those that held nothing."""
+    unused_slots: int = 0
 
 
 class BlockStats(Struct, frozen=True):
@@ -53,10 +56,12 @@ class TokenStats(Struct, frozen=True):
 
 
 class WasteStats(Struct, frozen=True):
-    """KV slots in blocks that are not free, and those of them that hold nothing (yet)."""
+    """KV slots in blocks that are not free, and those of them that hold nothing (yet). ``mean``: unused over allocated,
+    averaged over all steps, weighed by what was allocated."""
 
     allocated: int = 0
     unused: int = 0
+    mean: float = 0.0
 
 
 class Stats(Struct, frozen=True):

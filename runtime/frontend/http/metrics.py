@@ -14,6 +14,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 BLOCK_STATES = ("total", "free", "private", "evictable", "locked")
 REQUEST_STATES = ("running", "queued", "waiting")
+SLOTS = ("allocated", "unused")
 TOKEN_KINDS = ("prompt", "cached", "computed", "forced", "sampled")
 
 
@@ -33,6 +34,16 @@ class _SchedulerStats(Collector):
         preemptions = CounterMetricFamily("ramet_preemptions", "Running requests pushed back for want of blocks")
         preemptions.add_metric([], float(self.stats.get("preemptions", 0)))
         yield preemptions
+        yield from self._gauges(
+            "ramet_kv_slots",
+            "KV slots in blocks that are not free, and those that hold nothing",
+            "state",
+            "waste",
+            SLOTS,
+        )
+        unused = GaugeMetricFamily("ramet_kv_unused_ratio", "Unused over allocated KV slots, mean over all steps")
+        unused.add_metric([], float(self.stats.get("waste", {}).get("mean", 0)))
+        yield unused
 
     def _gauges(self, name: str, text: str, label: str, key: str, states: tuple[str, ...]) -> Iterator[Metric]:
         family = GaugeMetricFamily(name, text, labels=[label])
