@@ -22,15 +22,22 @@ class CacheEvent:
 
 
 class EventLog:
-    """The last ``capacity`` events, numbered; a reader that fell behind learns it from the gap in the numbers."""
+    """The last events, numbered: at most ``capacity`` of them, and ``limit_bytes`` of ids. A reader that fell behind
+    learns it from the gap in the numbers."""
 
-    def __init__(self, capacity: int = 10_000) -> None:
-        self._events: deque[CacheEvent] = deque(maxlen=capacity)
+    def __init__(self, capacity: int = 10_000, limit_bytes: int = 8 * 1024 * 1024) -> None:
+        self._events: deque[CacheEvent] = deque()
+        self._capacity = capacity
+        self._limit = limit_bytes
+        self._bytes = 0
         self._next = 0
 
     def add(self, event: CacheEvent) -> None:
         self._events.append(event)
+        self._bytes += len(event.ids)
         self._next += 1
+        while len(self._events) > self._capacity or (self._bytes > self._limit and len(self._events) > 1):
+            self._bytes -= len(self._events.popleft().ids)
 
     def since(self, number: int) -> tuple[int, list[CacheEvent]]:
         """(number of the first event returned, the events from ``number`` on that are still held)."""

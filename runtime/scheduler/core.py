@@ -53,7 +53,8 @@ class Scheduler:
         self._intake = Intake(self._books)
         self._planner = Planner(self._books, self._life)
         self._results = Results(self._books, self._life)
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines: list[tuple[float, int, bytes, int]] = []
+        """Heap of (deadline, arrival, client, id)."""
 
     # ------------------------------------------------------------ the device
 
@@ -116,7 +117,7 @@ class Scheduler:
             self._intake.submit(client, msg, now)
         request = self._books.requests.get((client, msg.id))
         if request is not None and request.deadline < math.inf:
-            heapq.heappush(self._deadlines, (request.deadline, request.seq, request))
+            heapq.heappush(self._deadlines, (request.deadline, request.seq, client, msg.id))
         return self.take_messages()
 
     def cancel(self, client: bytes, msg: Cancel, now: float) -> Out:
@@ -183,7 +184,7 @@ class Scheduler:
 
     def wait_s(self, now: float) -> float:
         """Seconds until the next deadline, inf if there is none."""
-        while self._deadlines and self._deadlines[0][2].open <= 0:
+        while self._deadlines and self._due() is None:
             heapq.heappop(self._deadlines)
         return max(self._deadlines[0][0] - now, 0.0) if self._deadlines else math.inf
 
@@ -209,10 +210,17 @@ class Scheduler:
 
     def _expire(self, now: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, request = heapq.heappop(self._deadlines)
-            if request.open > 0:
+            request = self._due()
+            heapq.heappop(self._deadlines)
+            if request is not None:
                 message = f"timeout: the request's {request.deadline_ms} ms are over"
                 self._life.finish_request(request, "cancelled", message)
+
+    def _due(self) -> Request | None:
+        """The request whose deadline is the next, if it is still open."""
+        _, seq, client, id = self._deadlines[0]
+        request = self._books.requests.get((client, id))
+        return request if request is not None and request.seq == seq else None
 
     def _fail_constraint(self, failed: ConstraintFailed) -> None:
         books = self._books
