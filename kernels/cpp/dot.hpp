@@ -79,6 +79,9 @@ template <WeightKind KIND>
 RAMET_INLINE Sum dot(Sum acc, const Quad& w, const int8_t* x) {
     const __m256i v = _mm256_set1_epi32(four(x));
     for (int i = 0; i < 2; ++i) {
+#if defined(__AVXVNNI__)
+        acc.v[i] = _mm256_dpbusd_avx_epi32(acc.v[i], w.v[i], v);
+#else
         if (KIND == WeightKind::U4) {  // 15 * 127 * 2 fits into 16 bits
             const __m256i pairs = _mm256_maddubs_epi16(w.v[i], v);
             acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -88,6 +91,7 @@ RAMET_INLINE Sum dot(Sum acc, const Quad& w, const int8_t* x) {
             const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w.v[i], 8), _mm256_srai_epi16(v, 8));
             acc.v[i] = _mm256_add_epi32(acc.v[i], _mm256_add_epi32(even, odd));
         }
+#endif
     }
     return acc;
 }

@@ -39,7 +39,9 @@ struct Lane {
 };
 
 const Lane* portable_lane();
-const Lane* avx2_lane();    // null where the processor or the build lacks it
+// Those of x86-64 are there only in builds for it; lanes.hpp knows which of them the processor can run.
+const Lane* avx2_lane();
+const Lane* avxvnni_lane();
 const Lane* avx512_lane();
 const Lane* amx_lane();
 

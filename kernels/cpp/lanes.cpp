@@ -31,7 +31,7 @@ bool may_use_tiles() {
 }
 
 struct Features {
-    bool avx2 = false, avx512 = false, amx = false;
+    bool avx2 = false, avxvnni = false, avx512 = false, amx = false;
     Features() {
         uint32_t a, b, c, d;
         if (!__get_cpuid(1, &a, &b, &c, &d)) return;
@@ -41,6 +41,7 @@ struct Features {
         if (!__get_cpuid_count(7, 0, &a, &b7, &c7, &d7)) return;
         avx2 = b7 >> 5 & 1;
         __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71);
+        avxvnni = avx2 && (a71 >> 4 & 1);
         const bool f = b7 >> 16 & 1, dq = b7 >> 17 & 1, bw = b7 >> 30 & 1, vl = b7 >> 31 & 1;
         const bool vnni = c7 >> 11 & 1, bf16 = a71 >> 5 & 1;
         const bool tile_instructions = (d7 >> 24 & 1) && (d7 >> 25 & 1) && (d7 >> 22 & 1);
@@ -58,6 +59,7 @@ std::vector<const Lane*> lanes() {
     static const Features has;
     if (has.amx) found.push_back(amx_lane());
     if (has.avx512) found.push_back(avx512_lane());
+    if (has.avxvnni) found.push_back(avxvnni_lane());
     if (has.avx2) found.push_back(avx2_lane());
 #endif
     found.push_back(portable_lane());
