@@ -33,6 +33,9 @@ struct Work {
     float* lpart;     // the segment's
     float* m;         // [MAX_QUERIES] running maximum
     float* mpart;     // the segment's; -inf: no key of it is visible
+    float* old;       // [MAX_QUERIES] factor of the running state when the segment's part comes in
+    float* fresh;     // of that part
+    int32_t* position;  // [MAX_QUERIES] absolute
     Number* keys;     // [64][width] staged
     Number* values;   // [64][width]
     static constexpr int ROWS = MAX_QUERIES + 16;
@@ -40,7 +43,7 @@ struct Work {
     static size_t bytes(int width) {
         const size_t rows = ROWS;
         return sizeof(Number) * (rows * width + rows * 64 + 2 * 64 * (size_t)width) +
-               4 * (rows * 64 + 2 * rows * width + 2 * rows * 16 + 2 * rows) + 16 * 64;
+               4 * (rows * 64 + 2 * rows * width + 2 * rows * 16 + 5 * rows) + 16 * 64;
     }
     Work(void* scratch, int width) {
         uint8_t* at = (uint8_t*)scratch;
@@ -59,6 +62,9 @@ struct Work {
         lpart = (float*)take(4 * rows * 16);
         m = (float*)take(4 * rows);
         mpart = (float*)take(4 * rows);
+        old = (float*)take(4 * rows);
+        fresh = (float*)take(4 * rows);
+        position = (int32_t*)take(4 * rows);
         keys = (Number*)take(sizeof(Number) * 64 * width);
         values = (Number*)take(sizeof(Number) * 64 * width);
     }
@@ -160,26 +166,31 @@ RAMET_INLINE void soften(F factor, bool scaled, const Segment<typename P::Number
     w.mpart[q] = peak;
 }
 
-// The segment's parts into the running states of queries [q0, q1): state = state * 2^(m - m') + part * 2^(mpart - m').
+// Maxima of queries [q0, q1) after the segment, and the factors of what was there before and of the segment's part:
+// 2^(m - m') and 2^(mpart - m'). A part without a visible key leaves the state as it is.
+template <class Number>
+RAMET_INLINE void weights_of_parts(Work<Number>& w, int q0, int q1) {
+    for (int i = q0; i < q1; i += 16) {  // what stands behind q1 is not used
+        const F none = set(-INFINITY), old_m = ld(w.m + i), part_m = ld(w.mpart + i), m = max(old_m, part_m);
+        st(w.old + i, if_less(none, part_m, exp2_negative(old_m - m), set(1)));
+        st(w.fresh + i, if_less(none, part_m, exp2_negative(part_m - m), set(0)));
+        if (i + 16 <= q1) {
+            st(w.m + i, m);
+        } else {
+            st_some(w.m + i, m, q1 - i);
+        }
+    }
+}
+
+// The segment's parts into the running states of queries [q0, q1).
 template <class Number>
 RAMET_INLINE void merge(Work<Number>& w, int q0, int q1, int width) {
-    for (int i = q0; i < q1; i += 16) {  // factors of 16 queries at a time; those beyond q1 are not used
-        const F none = set(-INFINITY), old_m = ld(w.m + i), part_m = ld(w.mpart + i), m = max(old_m, part_m);
-        // A part without a visible key leaves the state as it is.
-        alignas(64) float old[16], fresh[16], next[16];
-        st(old, if_less(none, part_m, exp2_negative(old_m - m), set(1)));
-        st(fresh, if_less(none, part_m, exp2_negative(part_m - m), set(0)));
-        st(next, m);
-        const int stop = q1 - i < 16 ? q1 - i : 16;
-        for (int k = 0; k < stop; ++k) {
-            const int q = i + k;
-            const F a = set(old[k]), b = set(fresh[k]);
-            w.m[q] = next[k];
-            st(w.l + q * 16, fma(ld(w.l + q * 16), a, ld(w.lpart + q * 16) * b));
-            float* o = w.o + (size_t)q * width;
-            const float* part = w.part + (size_t)q * width;
-            for (int e = 0; e < width; e += 16) st(o + e, fma(ld(o + e), a, ld(part + e) * b));
-        }
+    for (int q = q0; q < q1; ++q) {
+        const F a = set(w.old[q]), b = set(w.fresh[q]);
+        st(w.l + q * 16, fma(ld(w.l + q * 16), a, ld(w.lpart + q * 16) * b));
+        float* o = w.o + (size_t)q * width;
+        const float* part = w.part + (size_t)q * width;
+        for (int e = 0; e < width; e += 16) st(o + e, fma(ld(o + e), a, ld(part + e) * b));
     }
 }
 
@@ -214,14 +225,14 @@ void attend(const AttentionArgs& a, void* scratch) {
         for (int e = 0; e < width; e += 16) st(w.o + (size_t)q * width + e, set(0));
         st(w.l + q * 16, set(0));
         w.m[q] = -INFINITY;
+        w.position[q] = item.position[q / per];
     }
     for (int i = 0; i < item.runs; ++i) {
         const AttentionRun& run = a.runs[item.first_run + i];
         int first = run.seg0;
         if (a.window > 0) {
-            int lowest = item.position[run.q0 / per];
-            for (int q = run.q0; q < run.q1; q += per)
-                lowest = item.position[q / per] < lowest ? item.position[q / per] : lowest;
+            int lowest = w.position[run.q0];
+            for (int q = run.q0; q < run.q1; ++q) lowest = w.position[q] < lowest ? w.position[q] : lowest;
             const int start = (lowest - a.window + 1) / SEGMENT;
             first = lowest >= a.window && start > first ? start : first;
         }
@@ -231,11 +242,12 @@ void attend(const AttentionArgs& a, void* scratch) {
             fetch_next(a, run, s);
             P::scores(seg.keys, seg.tiles, width, w.q, run.q0, run.q1, w.s);
             for (int q = run.q0; q < run.q1; ++q) {
-                const int position = item.position[q / per], base = s * SEGMENT;
+                const int position = w.position[q], base = s * SEGMENT;
                 const int hi = position + 1 - base < SEGMENT ? position + 1 - base : SEGMENT;
                 const int lo = a.window > 0 && position - a.window + 1 > base ? position - a.window + 1 - base : 0;
                 soften<P>(factor, scaled, seg, w, q, lo, hi);
             }
+            weights_of_parts(w, run.q0, run.q1);
             P::weigh(seg.values, seg.tiles, width, w.p, run.q0, run.q1, w.part);
             merge(w, run.q0, run.q1, width);
         }

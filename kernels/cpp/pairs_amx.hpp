@@ -27,26 +27,33 @@ struct TileProducts : PairProducts {
         for (int i = q0; i < q1; i += 16) {
             const uint16_t* rows = q + (size_t)i * width;
             float* out = s + (size_t)i * SEGMENT;
-            if (width == 64) {
+            if (width == 64 && tiles == 4) {  // four results at a time: a product waits for no other
                 _tile_loadd(4, rows, 128);
                 _tile_loadd(5, rows + 32, 128);
-                for (int t = 0; t < tiles; ++t) {
-                    if (t % 2) {
-                        _tile_zero(1);
-                        _tile_loadd(6, keys[t], 64);
-                        _tile_dpbf16ps(1, 4, 6);
-                        _tile_loadd(7, keys[t] + 512, 64);
-                        _tile_dpbf16ps(1, 5, 7);
-                        _tile_stored(1, out + t * TILE, SEGMENT * 4);
-                    } else {
-                        _tile_zero(0);
-                        _tile_loadd(6, keys[t], 64);
-                        _tile_dpbf16ps(0, 4, 6);
-                        _tile_loadd(7, keys[t] + 512, 64);
-                        _tile_dpbf16ps(0, 5, 7);
-                        _tile_stored(0, out + t * TILE, SEGMENT * 4);
-                    }
-                }
+                _tile_zero(0);
+                _tile_loadd(6, keys[0], 64);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_zero(1);
+                _tile_loadd(7, keys[1], 64);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_zero(2);
+                _tile_loadd(6, keys[2], 64);
+                _tile_dpbf16ps(2, 4, 6);
+                _tile_zero(3);
+                _tile_loadd(7, keys[3], 64);
+                _tile_dpbf16ps(3, 4, 7);
+                _tile_loadd(6, keys[0] + 512, 64);
+                _tile_dpbf16ps(0, 5, 6);
+                _tile_loadd(7, keys[1] + 512, 64);
+                _tile_dpbf16ps(1, 5, 7);
+                _tile_loadd(6, keys[2] + 512, 64);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_loadd(7, keys[3] + 512, 64);
+                _tile_dpbf16ps(3, 5, 7);
+                _tile_stored(0, out, SEGMENT * 4);
+                _tile_stored(1, out + 16, SEGMENT * 4);
+                _tile_stored(2, out + 32, SEGMENT * 4);
+                _tile_stored(3, out + 48, SEGMENT * 4);
                 continue;
             }
             for (int t = 0; t < tiles; ++t) {
@@ -68,6 +75,34 @@ struct TileProducts : PairProducts {
             _tile_loadd(4, p + (size_t)i * SEGMENT, SEGMENT * 2);
             _tile_loadd(5, p + (size_t)i * SEGMENT + 32, SEGMENT * 2);
             float* to = out + (size_t)i * width;
+            if (width == 64 && second) {
+                const uint16_t* v2 = v + 32 * 64;
+                _tile_zero(0);
+                _tile_loadd(6, v, 256);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_zero(1);
+                _tile_loadd(7, v + 32, 256);
+                _tile_dpbf16ps(1, 4, 7);
+                _tile_zero(2);
+                _tile_loadd(6, v + 64, 256);
+                _tile_dpbf16ps(2, 4, 6);
+                _tile_zero(3);
+                _tile_loadd(7, v + 96, 256);
+                _tile_dpbf16ps(3, 4, 7);
+                _tile_loadd(6, v2, 256);
+                _tile_dpbf16ps(0, 5, 6);
+                _tile_loadd(7, v2 + 32, 256);
+                _tile_dpbf16ps(1, 5, 7);
+                _tile_loadd(6, v2 + 64, 256);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_loadd(7, v2 + 96, 256);
+                _tile_dpbf16ps(3, 5, 7);
+                _tile_stored(0, to, 256);
+                _tile_stored(1, to + 16, 256);
+                _tile_stored(2, to + 32, 256);
+                _tile_stored(3, to + 48, 256);
+                continue;
+            }
             for (int e = 0; e < width; e += 32) {
                 _tile_zero(0);
                 _tile_loadd(6, v + e * 2, width * 4);

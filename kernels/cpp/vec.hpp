@@ -47,13 +47,11 @@ RAMET_INLINE F abs(F a) { return {_mm512_abs_ps(a.v)}; }
 RAMET_INLINE F if_less(F x, F y, F a, F b) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_LT_OQ), b.v, a.v)};
 }
-RAMET_INLINE F round(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 RAMET_INLINE F to_f(I a) { return {_mm512_cvtepi32_ps(a.v)}; }
 RAMET_INLINE I to_i(F a) { return {_mm512_cvtps_epi32(a.v)}; }
 RAMET_INLINE I ldi(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 RAMET_INLINE I seti(int32_t x) { return {_mm512_set1_epi32(x)}; }
 RAMET_INLINE I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
-RAMET_INLINE F exponent(I n) { return {_mm512_castsi512_ps(_mm512_slli_epi32(n.v, 23))}; }
 RAMET_INLINE void st_i8(int8_t* p, I a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(a.v)); }
 RAMET_INLINE F ld_i8(const int8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
@@ -136,10 +134,6 @@ RAMET_INLINE F if_less(F x, F y, F a, F b) {
     return RAMET_PAIR(_mm256_blendv_ps(b.v[0], a.v[0], _mm256_cmp_ps(x.v[0], y.v[0], _CMP_LT_OQ)),
                       _mm256_blendv_ps(b.v[1], a.v[1], _mm256_cmp_ps(x.v[1], y.v[1], _CMP_LT_OQ)));
 }
-RAMET_INLINE F round(F a) {
-    return RAMET_PAIR(_mm256_round_ps(a.v[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
-                      _mm256_round_ps(a.v[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
 RAMET_INLINE F to_f(I a) { return RAMET_PAIR(_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])); }
 RAMET_INLINE I to_i(F a) { return RAMET_PAIR(_mm256_cvtps_epi32(a.v[0]), _mm256_cvtps_epi32(a.v[1])); }
 RAMET_INLINE I ldi(const int32_t* p) {
@@ -148,10 +142,6 @@ RAMET_INLINE I ldi(const int32_t* p) {
 RAMET_INLINE I seti(int32_t x) { return RAMET_PAIR(_mm256_set1_epi32(x), _mm256_set1_epi32(x)); }
 RAMET_INLINE I operator+(I a, I b) {
     return RAMET_PAIR(_mm256_add_epi32(a.v[0], b.v[0]), _mm256_add_epi32(a.v[1], b.v[1]));
-}
-RAMET_INLINE F exponent(I n) {
-    return RAMET_PAIR(_mm256_castsi256_ps(_mm256_slli_epi32(n.v[0], 23)),
-                      _mm256_castsi256_ps(_mm256_slli_epi32(n.v[1], 23)));
 }
 RAMET_INLINE void st_i8(int8_t* p, I a) {
     __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.v[0], a.v[1]), 0xd8);
@@ -292,20 +282,14 @@ RAMET_INLINE F if_less(F x, F y, F a, F b) {
     RAMET_EACH(a.v[k] = x.v[k] < y.v[k] ? a.v[k] : b.v[k])
     return a;
 }
-// Nearest, ties to even, for |a| < 2^22: all that is asked of it.
-RAMET_INLINE F round(F a) {
-    RAMET_EACH(a.v[k] = (a.v[k] + 12582912.0f) - 12582912.0f)
-    return a;
-}
 RAMET_INLINE F to_f(I a) {
     F r;
     RAMET_EACH(r.v[k] = __builtin_convertvector(a.v[k], f4))
     return r;
 }
 RAMET_INLINE I to_i(F a) {
-    I r;
-    a = round(a);
-    RAMET_EACH(r.v[k] = __builtin_convertvector(a.v[k], i4))
+    I r;  // nearest, ties to even, for |a| < 2^22: all that is asked of it
+    RAMET_EACH(r.v[k] = __builtin_convertvector((a.v[k] + 12582912.0f) - 12582912.0f, i4))
     return r;
 }
 RAMET_INLINE I ldi(const int32_t* p) {
@@ -321,11 +305,6 @@ RAMET_INLINE I seti(int32_t x) {
 RAMET_INLINE I operator+(I a, I b) {
     RAMET_EACH(a.v[k] += b.v[k])
     return a;
-}
-RAMET_INLINE F exponent(I n) {
-    F r;
-    RAMET_EACH(r.v[k] = (f4)(n.v[k] << 23))
-    return r;
 }
 RAMET_INLINE void st_i8(int8_t* p, I a) {
     RAMET_EACH(for (int j = 0; j < 4; ++j) p[4 * k + j] = (int8_t)a.v[k][j])
@@ -399,27 +378,37 @@ RAMET_INLINE void st_some(float* p, F a, int n) {
     for (int i = 0; i < n; ++i) p[i] = x[i];
 }
 
-// p * 2^n, where n is a whole number from -126 to 127
+// p * 2^n, but 0 where x < low; n stands in the low bits of `shifted` = n + 1.5 * 2^23, p is in [0.5, 2]
+constexpr float ROUNDER = 12582912.0f;
 #if defined(__AVX512F__)
-RAMET_INLINE F times_power(F p, F n) { return {_mm512_scalef_ps(p.v, n.v)}; }
-#else
-RAMET_INLINE F times_power(F p, F n) { return p * exponent(to_i(n) + seti(127)); }
-#endif
-
-// a, but 0 where x < y
-#if defined(__AVX512F__)
-RAMET_INLINE F zero_if_less(F x, F y, F a) {
-    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_NLT_UQ), a.v)};
+RAMET_INLINE F power_or_zero(F p, F shifted, F x, F low) {
+    const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23);
+    return {_mm512_castsi512_ps(
+        _mm512_maskz_add_epi32(_mm512_cmp_ps_mask(x.v, low.v, _CMP_NLT_UQ), _mm512_castps_si512(p.v), n))};
+}
+#elif defined(__AVX2__)
+RAMET_INLINE F power_or_zero(F p, F shifted, F x, F low) {
+    F r;
+    for (int i = 0; i < 2; ++i) {
+        const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted.v[i]), 23);
+        r.v[i] = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p.v[i]), n));
+    }
+    return if_less(x, low, set(0.0f), r);
 }
 #else
-RAMET_INLINE F zero_if_less(F x, F y, F a) { return if_less(x, y, set(0.0f), a); }
+RAMET_INLINE F power_or_zero(F p, F shifted, F x, F low) {
+    F r;
+    RAMET_EACH(r.v[k] = (f4)((i4)p.v[k] + ((i4)shifted.v[k] << 23)))
+    return if_less(x, low, set(0.0f), r);
+}
 #endif
 
 // exp(x), within 2 ulp; exactly 1 at 0; 0 below -87; x > 88 gives exp(88).
 RAMET_INLINE F exp(F x) {
     const F low = set(-87.0f);
-    const F clamped = max(min(x, set(88.0f)), low);
-    const F n = round(clamped * set(1.44269504f));
+    const F clamped = min(x, set(88.0f));
+    const F shifted = fma(clamped, set(1.44269504f), set(ROUNDER));
+    const F n = shifted - set(ROUNDER);
     F r = fnma(n, set(0.693359375f), clamped);
     r = fnma(n, set(-2.12194440e-4f), r);
     F p = set(1.0f / 5040);
@@ -430,22 +419,21 @@ RAMET_INLINE F exp(F x) {
     p = fma(p, r, set(0.5f));
     p = fma(p, r, set(1.0f));
     p = fma(p, r, set(1.0f));
-    return zero_if_less(x, low, times_power(p, n));
+    return power_or_zero(p, shifted, x, low);
 }
 
 // 2^x for x <= 0, within 2 ulp; exactly 1 at 0; 0 below -126. The polynomial is the best of degree 5 on [-0.5, 0.5].
 RAMET_INLINE F exp2_negative(F x) {
     const F low = set(-126.0f);
-    const F clamped = max(x, low);
-    const F n = round(clamped);
-    const F r = clamped - n;
+    const F shifted = x + set(ROUNDER);
+    const F r = x - (shifted - set(ROUNDER));
     F p = set(0.001326472548f);
     p = fma(p, r, set(0.009671512779f));
     p = fma(p, r, set(0.05550733749f));
     p = fma(p, r, set(0.2402224208f));
     p = fma(p, r, set(0.6931469776f));
     p = fma(p, r, set(1.0f));
-    return zero_if_less(x, low, times_power(p, n));
+    return power_or_zero(p, shifted, x, low);
 }
 
 }  // namespace
