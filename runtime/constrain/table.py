@@ -9,7 +9,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,41 +23,68 @@ from ramet.runtime.constrain.vocabulary import Vocabulary
 STATES = 4096
 """Bound of an automaton's states over bytes; ``lanes`` lets through what is much smaller over characters."""
 
+SPARSE = 256
+"""Tokens of a state up to which they are kept in a dictionary."""
+
 LONGEST = 1000
 """Bound of forced text in bytes, looked for at once."""
 
-VERSION = 1
+VERSION = 2
 """Of the file format and of everything that decides a table's content."""
 
 
-@dataclass(frozen=True, eq=False)
 class Table:
     """State 0 is the first. Tokens and next states of state s stand at [starts[s], starts[s + 1]), tokens ascending.
 
-    ``rows`` [R, words] uint32: masks without end ids; ``row_of`` [S]: the row of a state; ``final`` [S] bool.
+    ``rows`` [R, words] uint32: masks, end ids included; ``row_of`` [S]: the row of a state; ``final`` [S] bool.
     """
 
-    starts: NDArray[np.int32]
-    tokens: NDArray[np.int32]
-    targets: NDArray[np.int32]
-    rows: NDArray[np.uint32]
-    row_of: NDArray[np.int32]
-    final: NDArray[np.bool_]
+    def __init__(
+        self,
+        starts: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        targets: NDArray[np.int32],
+        rows: NDArray[np.uint32],
+        row_of: NDArray[np.int32],
+        final: NDArray[np.bool_],
+    ) -> None:
+        self.starts, self.tokens, self.targets = starts, tokens, targets
+        self.rows, self.row_of, self.final = rows, row_of, final
+        self.masks = [rows[index] for index in row_of]
+        self.ends = final.tolist()
+        self._bounds = starts.tolist()
+        self._steps: dict[int, dict[int, int] | NDArray[np.int32]] = {}
 
     @property
     def size(self) -> int:
-        """Bytes."""
-        return self.rows.nbytes + self.starts.nbytes + self.tokens.nbytes + self.targets.nbytes
+        """Bytes, what ``step`` keeps at its worst included."""
+        dense = int((np.diff(self.starts) > SPARSE).sum())
+        kept = 100 * min(len(self.tokens), SPARSE * len(self.final)) + 4 * dense * 32 * self.rows.shape[1]
+        return int(kept + self.rows.nbytes + self.starts.nbytes + self.tokens.nbytes + self.targets.nbytes)
 
     def span(self, state: int) -> tuple[int, int]:
         """Where the state's tokens stand."""
-        return int(self.starts[state]), int(self.starts[state + 1])
+        return self._bounds[state], self._bounds[state + 1]
 
     def step(self, state: int, token: int) -> int:
         """The next state; -1 if the token is not allowed."""
+        found = self._steps.get(state)
+        if found is None:
+            found = self._steps[state] = self._successors(state)
+        if isinstance(found, np.ndarray):
+            following: int = found[token].item()
+            return following
+        return found.get(token, -1)
+
+    def _successors(self, state: int) -> dict[int, int] | NDArray[np.int32]:
+        """By token: a dictionary where they are few, an array over the vocabulary where they are many."""
         low, high = self.span(state)
-        place = low + int(np.searchsorted(self.tokens[low:high], token))
-        return int(self.targets[place]) if place < high and self.tokens[place] == token else -1
+        tokens, targets = self.tokens[low:high], self.targets[low:high]
+        if high - low <= SPARSE:
+            return dict(zip(tokens.tolist(), targets.tolist(), strict=True))
+        dense = np.full(32 * self.rows.shape[1], -1, np.int32)
+        dense[tokens] = targets
+        return dense
 
 
 def build(lang: Lang, vocabulary: Vocabulary) -> Table:
@@ -69,13 +95,14 @@ def build(lang: Lang, vocabulary: Vocabulary) -> Table:
     parts: list[tuple[NDArray[np.int32], ...]] = []
     while len(wave):
         parts.append(walk(vocabulary.trie, machine, wave))
-        fresh = [state for state in np.unique(parts[-1][2]).tolist() if state not in seen]
+        reached = np.flatnonzero(np.bincount(parts[-1][2], minlength=1))
+        fresh = [state for state in reached.tolist() if state not in seen]
         seen.update(fresh)
         wave = np.array(fresh, np.int32)
     source, tokens, targets = (np.concatenate([part[index] for part in parts]) for index in range(3))
     order = np.lexsort((tokens, source))
     starts = np.searchsorted(source[order], np.arange(len(machine.final) + 1)).astype(np.int32)
-    return _with_rows(starts, tokens[order], targets[order], machine.final, vocabulary.words)
+    return _with_rows(starts, tokens[order], targets[order], machine.final, vocabulary)
 
 
 def _with_rows(
@@ -83,7 +110,7 @@ def _with_rows(
     tokens: NDArray[np.int32],
     targets: NDArray[np.int32],
     final: NDArray[np.bool_],
-    words: int,
+    vocabulary: Vocabulary,
 ) -> Table:
     """Masks of all states; states that allow the same tokens share one."""
     known: dict[bytes, int] = {}
@@ -91,8 +118,9 @@ def _with_rows(
     row_of = np.zeros(len(final), np.int32)
     for state in range(len(final)):
         allowed = tokens[starts[state] : starts[state + 1]]
-        row = np.zeros(words, np.uint32)
+        row = np.zeros(vocabulary.words, np.uint32)
         np.bitwise_or.at(row, allowed >> 5, np.uint32(1) << (allowed & 31).astype(np.uint32))
+        set_ends(row, vocabulary.end_ids, bool(final[state]))
         key = hashlib.sha256(row.tobytes()).digest()
         if key not in known:
             known[key] = len(rows)
@@ -186,23 +214,18 @@ class TableMatcher:
             return not ids
         states = []
         state = self._states[-1]
-        ended = False
-        for token in ids:
-            if ended:
-                return False
-            if token in self._vocabulary.end_ids:
-                if not self._table.final[state]:
-                    return False
-                ended = True
-                continue
+        for place, token in enumerate(ids):
             following = self._table.step(state, token)
             if following < 0:
-                return False
+                # The end, where the text may end and nothing comes behind it, is all that is left to try.
+                self._ended = token in self._vocabulary.end_ids and self._table.ends[state] and place + 1 == len(ids)
+                if not self._ended:
+                    return False
+                break
             state = following
             states.append(state)
         self._states += states
         self._ids += ids[: len(states)]
-        self._ended = ended
         return True
 
     def forced(self) -> list[int]:
@@ -212,16 +235,16 @@ class TableMatcher:
 
     def fill_mask(self, row: NDArray[np.uint32]) -> None:
         state = self._states[-1]
-        words = self._vocabulary.words
-        forced = () if self._ended else self._forcing.ids(state, self._ids[-1] if self._ids else None)
         if self._ended:
-            row[:words] = 0
-        elif forced:
-            row[:words] = 0
+            row.fill(0)
+            set_ends(row, self._vocabulary.end_ids, True)
+            return
+        forced = self._forcing.ids(state, self._ids[-1] if self._ids else None)
+        if forced:
+            row.fill(0)
             row[forced[0] >> 5] = np.uint32(1 << (forced[0] & 31))
         else:
-            row[:words] = self._table.rows[self._table.row_of[state]]
-        set_ends(row, self._vocabulary.end_ids, self.can_end)
+            row[:] = self._table.masks[state]
 
     def rollback(self, count: int) -> None:
         if count and self._ended:
@@ -237,14 +260,12 @@ class TableMatcher:
 
     @property
     def can_end(self) -> bool:
-        return self._ended or bool(self._table.final[self._states[-1]])
+        return self._ended or bool(self._table.ends[self._states[-1]])
 
     @property
     def finished(self) -> bool:
-        state = self._states[-1]
-        return self._ended or (
-            bool(self._table.final[state]) and bool(self._table.starts[state] == self._table.starts[state + 1])
-        )
+        low, high = self._table.span(self._states[-1])
+        return self._ended or (low == high and self.can_end)
 
 
 class Forcing:
@@ -285,7 +306,7 @@ class Forcing:
         """What must follow the state, byte by byte, and the states on the way (one more than bytes)."""
         text = bytearray()
         states = [state]
-        while not self._table.final[state] and len(text) < LONGEST:
+        while not self._table.ends[state] and len(text) < LONGEST:
             byte = self._exit(state)
             token = None if byte is None else self._vocabulary.single_bytes.get(byte)
             if byte is None or token is None:

@@ -111,12 +111,12 @@ def _write_plain(emitter: Emitter, name: str, shape: ObjectShape, keys: list[str
             continue
         body = members[index].text(first=False)
         body = body if needed[index] else f"({body})?"
-        rest = names.get(index + 1, tails(index + 1))
+        rest = names[index + 1] if index + 1 in names else tails(index + 1)
         names[index] = grammar.rule(f"{body} {rest}", "x")
-    options = [
-        f"{members[index].text(first=True)} {names.get(index + 1, tails(index + 1))}"
-        for index in range(min(first + 1, len(keys)))
-    ]
+    options = []
+    for index in range(min(first + 1, len(keys))):
+        rest = names[index + 1] if index + 1 in names else tails(index + 1)
+        options.append(f"{members[index].text(first=True)} {rest}")
     if first == len(keys):
         options += [f"{item.text(first=True)} {names[len(keys)]}" for item in more]
         options.append('""')
