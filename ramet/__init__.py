@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ramet.engine import Engine as Engine
     from ramet.extraction.job import Extraction as Extraction
     from ramet.extraction.job import extract as extract
+    from ramet.extraction.job import stream_record as stream_record
+    from ramet.extraction.streaming import TypedSnapshots as TypedSnapshots
+    from ramet.extraction.streaming import array_items as array_items
+    from ramet.extraction.streaming import snapshots as snapshots
     from ramet.extraction.verbatim import Verbatim as Verbatim
     from ramet.extraction.verbatim import VerbatimText as VerbatimText
     from ramet.frontend_lang import *  # noqa: F403
@@ -109,7 +113,8 @@ _NAMES = {
     "ramet.openai_backend": ("OpenAI",),
     "ramet.endpoint": ("RuntimeEndpoint",),
     "ramet.engine": ("Engine",),
-    "ramet.extraction.job": ("Extraction", "extract"),
+    "ramet.extraction.job": ("Extraction", "extract", "stream_record"),
+    "ramet.extraction.streaming": ("TypedSnapshots", "array_items", "snapshots"),
     "ramet.extraction.verbatim": ("Verbatim", "VerbatimText"),
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names}

@@ -143,3 +143,38 @@ def test_failed_records_alone_are_made_again(engine: rt.Engine, tmp_path: Path) 
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
         assert (old == new) == (number not in made)
     assert not list(tmp_path.glob("*.retry*"))
+
+
+def test_a_record_streams_as_text_that_grows_to_it(engine: rt.Engine) -> None:
+    pieces = list(rt.stream_record(Ticket, MESSAGES[0], prompt=RULES, engine=engine, max_tokens=120))
+    [record] = list(rt.extract(Ticket, MESSAGES[:1], prompt=RULES, engine=engine, max_tokens=120))
+    assert len(pieces) > 3
+    shots = list(rt.snapshots(pieces))
+    assert shots[-1] == record.value
+    assert list(rt.array_items(pieces, "words")) == record.value["words"]  # type: ignore[index]
+
+
+class Codes(BaseModel):
+    codes: list[Annotated[rt.Verbatim, Field(max_length=8)]] = Field(min_length=1, max_length=200)
+
+
+def test_a_long_document_is_taken_in_chunks(engine: rt.Engine) -> None:
+    document = "\n\n".join(f"{message} {'It was a sunny day in the shop. ' * 30}" for message in MESSAGES * 5)
+    job = rt.extract(Codes, [document], prompt=RULES, engine=engine, max_tokens=40, fit="map", on_length="close")
+    [record] = list(job)
+    assert record.status in ("ok", "invalid"), record.error
+    assert record.spans and record.chunks and record.attempts > 1
+    values = record.value["codes"]  # type: ignore[index]
+    assert [document[a:b] for a, b in record.spans.values()] == values
+    for at, value in enumerate(values):
+        start, end = record.chunks[f"/codes/{at}"]
+        assert value in document[start:end]
+
+
+def test_an_estimate_is_near_what_the_job_costs(engine: rt.Engine) -> None:
+    job = rt.extract(Ticket, MESSAGES, prompt=RULES, engine=engine, max_tokens=120)
+    estimate = job.estimate()
+    totals = job.run()
+    assert (estimate.documents, estimate.prompt) == (len(MESSAGES), totals.prompt)
+    assert estimate.shared <= totals.cached
+    assert estimate.seconds is not None and estimate.seconds > 0

@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=count, default=None, metavar="N", help="only the first N documents")
     parser.add_argument("--overwrite", action="store_true", help="begin anew, whatever the output file holds")
     parser.add_argument("--retry-failed", action="store_true", help="make the records again that are not ok")
+    parser.add_argument("--estimate", action="store_true", help="only say what the job will cost; nothing is written")
     parser.add_argument("--examples", default=None, metavar="FILE", help='worked examples, {"text": ..., "value": ...}')
     add_model_option(parser)
     group = parser.add_argument_group("records")
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--fit",
-        choices=("error", "truncate"),
+        choices=("error", "truncate", "map"),
         default="error",
         help="a document that does not fit the context: status too_long (error, the default), or cut",
     )
@@ -48,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--retries", type=count, default=0, metavar="K", help="ask again up to K times when a validator refuses (0)"
+    )
+    group.add_argument(
+        "--optional",
+        choices=("model", "omit", "null"),
+        default="model",
+        help="fields that the schema does not require: the model decides, they are left out, or null is written",
     )
     group.add_argument("--confidence", action="store_true", help="say how sure the model was of each field")
     add_runtime_options(parser)
@@ -70,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         *([prompt[1:]] if prompt.startswith("@") else []),
         *([arguments.examples] if arguments.examples else []),
     )
-    goal = schema.load(arguments.schema)
+    goal = schema.load(arguments.schema, arguments.optional)
     job = Extraction(
         Job(
             target=goal,
@@ -96,6 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         session_options(arguments),
     )
+    if arguments.estimate:
+        print(job.estimate())
+        return 0
     with tqdm(total=job.total, unit="doc", disable=None) as bar:
         for _ in job:
             bar.set_postfix_str(f"cached {job.totals.cached_share:.0%}", refresh=False)

@@ -3,50 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from ramet.extraction import partial
-from ramet.extraction.confidence import Confidence, confidence
+from ramet.extraction.judge import Judge, Verdict
+from ramet.extraction.merge import Piece, chunks, merged
+from ramet.extraction.options import Options
 from ramet.extraction.prompt import Frame
 from ramet.extraction.records import Record, RecordUsage, Status
 from ramet.extraction.schema import Target
 from ramet.extraction.sources import Document
-from ramet.runtime.constrain import compile
 from ramet.runtime.protocol.errors import ConstraintError, InvalidRequest, RametError
-from ramet.runtime.protocol.messages import ConstraintSpec, Usage
+from ramet.runtime.protocol.messages import Usage
 
 if TYPE_CHECKING:
     from ramet.extraction.finish import Closer
     from ramet.runtime.frontend.client import Client
     from ramet.runtime.frontend.requests import ChoiceResult, Chunk
+    from ramet.runtime.protocol.messages import ConstraintSpec
     from ramet.runtime.tokenizer import Tokenizer
 
-
-@dataclass(frozen=True)
-class Options:
-    """How each record is generated.
-
-    max_tokens: budget of one record. temperature 0 is greedy. seed: of sampled records (the same for each,
-    so that a record depends on its document alone). document_tokens: longer documents are cut there (0: no
-    cut). fit: what to do with a document that does not fit the context: "error" (status too_long) or "truncate".
-    retries: how often an answer that a validator refused is asked for again, with the refusal behind the document.
-    on_length: what to do where the budget ends first: "error" (status length); "retry" (ask again, with twice the
-    budget, as often as ``retries`` says, once at least); "close" (the shortest end that the schema allows, inside the
-    budget). confidence: how sure the model was of each field, see ``confidence.py``.
-    """
-
-    max_tokens: int = 512
-    temperature: float = 0.0
-    seed: int = 0
-    document_tokens: int = 0
-    fit: Literal["error", "truncate"] = "error"
-    retries: int = 0
-    on_length: Literal["error", "retry", "close"] = "error"
-    confidence: bool = False
+__all__ = ["Extractor", "Options", "Outcome"]
 
 
 @dataclass(frozen=True)
@@ -59,28 +37,8 @@ class Outcome:
     answer: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    """Of one answer. ``note``: what to say when it is asked for again; None: it stands."""
-
-    status: Status
-    value: object = None
-    error: str | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One document as the model sees it, and the constraint of its record."""
-
-    id: str | int
-    ids: list[int]
-    text: str
-    spec: ConstraintSpec
-
-
 class Extractor:
-    """Frames a document, has it answered under the schema's constraint, and reads the answer."""
+    """Frames a document (by ``frame``), has it answered under the schema's constraint, and reads the answer."""
 
     def __init__(
         self,
@@ -94,11 +52,10 @@ class Extractor:
     ) -> None:
         self._client = client
         self._tokenizer = tokenizer
-        self._frame = frame
+        self.frame = frame
         self._target = target
-        self._schema: object = json.loads(target.text)
         self._options = options
-        self._closer = closer
+        self._judge = Judge(target, tokenizer, options, closer)
         self._room = context - frame.size - options.max_tokens
         """Tokens that a document may have beside the instruction and the answer."""
         if self._room < 1:
@@ -114,21 +71,15 @@ class Extractor:
             return Outcome(Record(document.id, "error", error=document.fault, attempts=0), Usage())
         if not document.text.strip():  # else the model would invent a record, of status ok
             return Outcome(Record(document.id, "error", error="the document is empty", attempts=0), Usage())
-        asked = Answers()
         try:
             ids, text = self.visible(document)
-            if len(ids) > self._room:
-                return Outcome(self._too_long(document, len(ids)), Usage())
-            task = _Task(document.id, ids, text, self._target.binding.spec(text))
-            return await self._ask_until_it_stands(task, asked, on_chunk)
         except RametError as error:
-            if isinstance(error, ConstraintError) and not self._target.binding.fields:
-                raise  # the same for every document
-            status: Status = "too_long" if error.code == "context_length_exceeded" else "error"
-            record = Record(
-                document.id, status, error=str(error), attempts=max(1, asked.count), usage=asked.record_usage()
-            )
-            return Outcome(record, asked.usage)
+            return Outcome(Record(document.id, "error", error=str(error), attempts=0), Usage())
+        if len(ids) <= self._room:
+            return await self._answered(document.id, ids, text, on_chunk)
+        if self._options.fit == "map":
+            return await self._mapped(document.id, text)
+        return Outcome(self._too_long(document, len(ids)), Usage())
 
     def visible(self, document: Document) -> tuple[list[int], str]:
         """Ids and text of the document, cut as the options say."""
@@ -140,31 +91,46 @@ class Extractor:
             ids = ids[: self._room]
         return ids, document.text if len(ids) == size else self._tokenizer.decode(ids).decode(errors="ignore")
 
-    async def _ask_until_it_stands(
-        self, task: _Task, asked: Answers, on_chunk: Callable[[Chunk], None] | None
+    # ------------------------------------------------------------ one prompt
+
+    async def _answered(
+        self, id: str | int, ids: Sequence[int], text: str, on_chunk: Callable[[Chunk], None] | None = None
     ) -> Outcome:
-        note, budget = None, self._options.max_tokens
-        while True:
-            prompt = self._frame.prompt(task.ids, note)
-            choice = await self._ask(prompt, task.spec, budget, asked.count, on_chunk)
-            asked.add(choice.usage)
-            verdict = await self._judge(task, choice, budget)
-            if verdict.note is None or asked.count > self._retries(verdict.status):
-                break
-            note = verdict.note
-            if verdict.status == "length":
-                budget *= 2
+        """Ask until the answer stands, or no more attempts are allowed."""
+        spec, note, budget = self._target.binding.spec(text), None, self._options.max_tokens
+        asked = Answers()
+        try:
+            while True:
+                prompt = self.frame.prompt(ids, note)
+                choice = await self._ask(prompt, spec, budget, asked.count, on_chunk)
+                asked.add(choice.usage)
+                verdict = await self._judge.judge(choice, spec, budget)
+                if verdict.note is None or asked.count > self._retries(verdict.status):
+                    break
+                note = verdict.note
+                if verdict.status == "length":
+                    budget *= 2
+        except RametError as error:
+            if isinstance(error, ConstraintError) and not self._target.binding.fields:
+                raise  # the same for every document
+            status: Status = "too_long" if error.code == "context_length_exceeded" else "error"
+            asked.count = max(1, asked.count)
+            return self._outcome(id, Verdict(status, error=str(error)), text, asked)
+        outcome = self._outcome(id, verdict, text, asked)
+        return Outcome(outcome.record, outcome.usage, tuple(prompt), tuple(choice.ids))
+
+    def _outcome(self, id: str | int, verdict: Verdict, text: str, asked: Answers) -> Outcome:
         record = Record(
-            task.id,
+            id,
             verdict.status,
             verdict.value,
-            self._confidence(choice) if verdict.status in ("ok", "invalid") else None,
+            verdict.confidence,
             verdict.error,
             asked.count,
             asked.record_usage(),
-            self._target.binding.spans(verdict.value, task.text),
+            self._target.binding.spans(verdict.value, text),
         )
-        return Outcome(record, asked.usage, tuple(prompt), tuple(choice.ids))
+        return Outcome(record, asked.usage)
 
     def _retries(self, status: Status) -> int:
         if status == "length":
@@ -198,56 +164,50 @@ class Extractor:
         [choice] = await generation.result()
         return choice
 
-    async def _judge(self, task: _Task, choice: ChoiceResult, budget: int) -> _Verdict:
-        if choice.finish_reason == "length":
-            return await self._cut(task, choice, budget)
-        if choice.finish_reason in ("error", "cancelled"):
-            return _Verdict("error", error=choice.message or f"the request was {choice.finish_reason}")
-        try:
-            value = json.loads(choice.text, parse_float=_double)
-        except ValueError as error:
-            return _Verdict("error", error=f"the answer is not JSON ({error})")
-        refusal = self._target.refusal(choice.text)
-        if refusal is None:
-            return _Verdict("ok", value)
-        return _Verdict("invalid", value, refusal, note=f"An earlier answer was refused: {refusal}. Answer again.")
+    # ------------------------------------------------------------ long documents
 
-    async def _cut(self, task: _Task, choice: ChoiceResult, budget: int) -> _Verdict:
-        """Of an answer whose budget ended first."""
-        found = partial.read(choice.text)
-        lacking = ", ".join(partial.missing(self._schema, found.value, found.cut)) or "the end"
-        error = (
-            f"cut after {budget} tokens, before {lacking}: give a larger --max-tokens, or bound its strings and lists"
+    async def _mapped(self, id: str | int, text: str) -> Outcome:
+        """The chunks' records, merged: ok if all of them are, and the whole is."""
+        pieces = chunks(text, self._room, self._tokenizer)
+        outcomes = await asyncio.gather(
+            *(self._answered(id, self._tokenizer.encode(piece.text), piece.text) for piece in pieces)
         )
-        if self._options.on_length == "retry":
-            return _Verdict("length", error=error, note="An earlier answer was too long. Keep every text short.")
-        if self._options.on_length == "close" and self._closer is not None:
-            ids = await asyncio.to_thread(self._closed, self._closer, task.spec, choice.ids, budget)
-            if ids is None:
-                return _Verdict("length", error=f"{error} (no end fits into {budget} tokens)")
-            text = self._tokenizer.decode(ids).decode(errors="replace")
-            refusal = self._target.refusal(text)
-            closed = f"closed at {budget} tokens: {lacking} ended in the shortest way"
-            return _Verdict("ok" if refusal is None else "invalid", json.loads(text), refusal or closed)
-        return _Verdict("length", error=error)
-
-    def _closed(self, closer: Closer, spec: ConstraintSpec, ids: list[int], budget: int) -> list[int] | None:
-        return closer.close(compile(spec, self._tokenizer), ids, budget)
-
-    def _confidence(self, choice: ChoiceResult) -> Confidence | None:
-        if not self._options.confidence or choice.logprobs is None or choice.finish_reason == "length":
-            return None
-        # A last id may be an end id, which spells nothing.
-        spelled = [self._tokenizer.token_bytes(token) for token in choice.ids]
-        return confidence(choice.text, partial.read(choice.text).leaves, spelled, choice.logprobs)
+        total = Answers()
+        for outcome in outcomes:
+            total.add(outcome.usage, outcome.record.attempts)
+        for number, outcome in enumerate(outcomes, 1):
+            if outcome.record.status != "ok":
+                said = f"chunk {number} of {len(pieces)}: {outcome.record.error}"
+                record = Record(id, outcome.record.status, error=said, attempts=total.count, usage=total.record_usage())
+                return Outcome(record, total.usage)
+        value, origins = merged([outcome.record.value for outcome in outcomes])
+        verdict = await self._judge.read_merged(value, self._target.binding.spec(text))
+        record = Record(
+            id,
+            verdict.status,
+            value,
+            None,
+            verdict.error,
+            total.count,
+            total.record_usage(),
+            self._target.binding.spans(value, text),
+            _places(pieces, origins),
+        )
+        return Outcome(record, total.usage)
 
     def _too_long(self, document: Document, size: int) -> Record:
         return Record(
             document.id,
             "too_long",
             error=f"the document has {size} tokens, and {self._room} fit beside the instruction and the answer: "
-            "shorten it, or give --fit truncate",
+            "shorten it, or give --fit truncate or --fit map",
         )
+
+
+def _places(pieces: Sequence[Piece], origins: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """By JSON pointer of each item of an array: the chunk that it was found in, as characters [start, end)."""
+    bounds = [(piece.start, piece.start + len(piece.text)) for piece in pieces]
+    return {item: bounds[number] for item, number in origins.items()}
 
 
 class Answers:
@@ -257,17 +217,10 @@ class Answers:
         self.count = 0
         self.usage = Usage()
 
-    def add(self, usage: Usage) -> None:
-        self.count += 1
+    def add(self, usage: Usage, attempts: int = 1) -> None:
+        self.count += attempts
         pairs = ((getattr(self.usage, name), getattr(usage, name)) for name in Usage.__struct_fields__)
         self.usage = Usage(*(total + more for total, more in pairs))
 
     def record_usage(self) -> RecordUsage:
         return RecordUsage(self.usage.prompt, self.usage.completion, self.usage.forced, self.usage.sampled)
-
-
-def _double(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} exceeds the range of a double")
-    return number

@@ -9,20 +9,24 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Queue
 from typing import Literal, Protocol, TypeVar
 
 from ramet.extraction import examples, sources
 from ramet.extraction import output as output_module
+from ramet.extraction.estimate import Counts, Estimate
 from ramet.extraction.examples import Example, Given
 from ramet.extraction.examples import examples as read_examples
 from ramet.extraction.extractor import Extractor, Options, Outcome
 from ramet.extraction.finish import Closer
+from ramet.extraction.optional import Optional
 from ramet.extraction.output import JobHeader, Output, refuse_inputs, skip_written, with_earlier
 from ramet.extraction.prompt import Instruction, frame, instruction
 from ramet.extraction.records import Record, Totals
 from ramet.extraction.schema import SchemaSource, Target, target
 from ramet.extraction.sources import Document, Source
 from ramet.extraction.window import in_order
+from ramet.runtime.protocol.errors import GenerationFailed
 from ramet.session import BackgroundSession, Session, SessionOptions
 
 T = TypeVar("T")
@@ -113,12 +117,28 @@ class Extraction:
     def closing_line(self) -> str:
         return self.totals.closing_line(self.seconds)
 
+    def estimate(self) -> Estimate:
+        """What the job will cost, from token counts and the time of the first document. Nothing is written."""
+        with ExitStack() as stack:
+            runtime = self._start(stack)
+            extractor = self.job.extractor(runtime.session)
+            first, counts = None, Counts(prefix=len(extractor.frame.prefix), suffix=len(extractor.frame.suffix))
+            for document in self.job.documents():
+                if first is None and not document.fault:
+                    began = time.monotonic()
+                    outcome = runtime.submit(extractor.extract(document)).result()
+                    first = (outcome.usage, time.monotonic() - began)
+                counts.add(len(extractor.visible(document)[0]))
+            return counts.estimate(first, runtime.session.options.scheduler.max_rows)
+
+    def _start(self, stack: ExitStack) -> Running:
+        if isinstance(self._runtime, SessionOptions):
+            return stack.enter_context(BackgroundSession(self._runtime))
+        return self._runtime
+
     def _records(self) -> Iterator[Record]:
         with ExitStack() as stack:
-            if isinstance(self._runtime, SessionOptions):
-                runtime: Running = stack.enter_context(BackgroundSession(self._runtime))
-            else:
-                runtime = self._runtime
+            runtime = self._start(stack)
             session, job = runtime.session, self.job
             items: Iterator[tuple[Document, bytes | None]] = ((document, None) for document in job.documents())
             output, place = None, job.output
@@ -185,10 +205,11 @@ def extract(
     temperature: float = 0.0,
     seed: int = 0,
     document_tokens: int = 0,
-    fit: Literal["error", "truncate"] = "error",
+    fit: Literal["error", "truncate", "map"] = "error",
     retries: int = 0,
     on_length: Literal["error", "retry", "close"] = "error",
     confidence: bool = False,
+    optional: Optional = "model",
 ) -> Extraction:
     """One record that keeps to ``schema`` for each document of ``source``.
 
@@ -200,10 +221,11 @@ def extract(
     text, id, limit, output, overwrite, retry_failed: see ``Job``.
     engine: an Engine that runs already; without one, ``model`` is started for this job alone.
     max_tokens, temperature, seed, document_tokens, fit, retries, on_length, confidence: see ``Options``.
+    optional: who decides on fields that the schema does not require, see ``optional.py``.
     Returns an Extraction: iterate over it, or call ``run()``.
     Raises InvalidRequest and ConstraintError; what goes wrong with one document is in its record.
     """
-    goal = target(schema)
+    goal = target(schema, optional)
     job = Job(
         target=goal,
         source=source,
@@ -218,3 +240,42 @@ def extract(
         retry_failed=retry_failed,
     )
     return Extraction(job, engine if engine is not None else SessionOptions(model))
+
+
+def stream_record(
+    schema: SchemaSource,
+    document: str,
+    *,
+    prompt: str | Instruction | None = None,
+    model: str = "default",
+    engine: Running | None = None,
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Iterator[str]:
+    """The record of one document as JSON text, in pieces as they are written: see ``snapshots`` and ``array_items``.
+
+    Raises GenerationFailed at the end where the record is not ok: the message says why.
+    """
+    goal = target(schema)
+    job = Job(
+        target=goal,
+        source=[document],
+        instruction=prompt if isinstance(prompt, Instruction) else instruction(goal, prompt),
+        options=Options(max_tokens, temperature, seed),
+    )
+    pieces: Queue[str | None] = Queue()
+    with ExitStack() as stack:
+        runtime: Running = engine or stack.enter_context(BackgroundSession(SessionOptions(model)))
+        extractor = job.extractor(runtime.session)
+        done = runtime.submit(extractor.extract(Document(0, document), lambda chunk: pieces.put(chunk.text)))
+        done.add_done_callback(lambda _: pieces.put(None))
+        try:
+            while (piece := pieces.get()) is not None:
+                if piece:
+                    yield piece
+            record = done.result().record
+        finally:
+            done.cancel()
+    if record.status != "ok":
+        raise GenerationFailed(f"the record has status {record.status}: {record.error}")

@@ -33,6 +33,7 @@ class Record(Struct, frozen=True):
     document does not fit the context. error: everything else; ``error`` says what. ``confidence``: by JSON pointer of
     the field, where it was asked for (see ``confidence.py``). ``spans``: by JSON pointer of each field that is copied
     from the document, where it stands there, as characters [start, end); only where the schema has such fields.
+    ``chunks``: of a document that was taken in chunks, by JSON pointer of each item of an array: the chunk it is from.
     """
 
     id: str | int
@@ -43,12 +44,14 @@ class Record(Struct, frozen=True):
     attempts: int = 1
     usage: RecordUsage = RecordUsage()
     spans: dict[str, tuple[int, int]] | None = None
+    chunks: dict[str, tuple[int, int]] | None = None
 
     def line(self) -> bytes:
         fields = msgspec.structs.asdict(self)
         fields["usage"] = msgspec.structs.asdict(self.usage)
-        if self.spans is None:
-            del fields["spans"]
+        for name in ("spans", "chunks"):
+            if fields[name] is None:
+                del fields[name]
         try:
             return (_dump(fields, ascii=False) + "\n").encode()
         except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell and UTF-8 cannot

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from pydantic import BaseModel, ValidationError
 
 from ramet.extraction.closing import closed
+from ramet.extraction.optional import Optional, with_optional, without_nulls
 from ramet.extraction.verbatim import Binding
 from ramet.runtime.protocol.errors import InvalidRequest
 
@@ -24,10 +25,12 @@ SchemaSource: TypeAlias = "type[BaseModel] | Mapping[str, object] | str"
 
 @dataclass(frozen=True)
 class Target:
-    """``text``: the JSON Schema, property order kept. ``model``: validates what a mask cannot, where there is one."""
+    """``text``: the JSON Schema that records are held to, property order kept. ``model``: validates what a mask cannot,
+    where there is one. ``given``: the schema before its optional fields were treated (see ``optional.py``)."""
 
     text: str
     model: type[BaseModel] | None = None
+    given: str = ""
 
     @cached_property
     def binding(self) -> Binding:
@@ -48,13 +51,17 @@ class Target:
             return "; ".join(f"{_place(entry['loc'])}: {entry['msg']}" for entry in error.errors())
         return None
 
+    def record(self, value: object) -> object:
+        """``value`` as it goes out: without the nulls that only say that a field is not there."""
+        return without_nulls(json.loads(self.given), value) if self.given else value
 
-def target(source: SchemaSource) -> Target:
+
+def target(source: SchemaSource, optional: Optional = "model") -> Target:
     """``source`` as a Target; its objects are closed (see ``closing``). Raises InvalidRequest where it is no schema."""
     if isinstance(source, type) and issubclass(source, BaseModel):
-        return Target(_text(source.model_json_schema()), source)
+        return _target(source.model_json_schema(), optional, source)
     if isinstance(source, Mapping):
-        return Target(_text(source))
+        return _target(source, optional)
     if isinstance(source, str):
         try:
             parsed = json.loads(source)
@@ -62,17 +69,19 @@ def target(source: SchemaSource) -> Target:
             raise InvalidRequest(f"the schema is not JSON: {error}", param="schema") from error
         if not isinstance(parsed, (dict, bool)):
             raise InvalidRequest("the schema must be a JSON object (or true / false)", param="schema")
-        return Target(_text(parsed)) if isinstance(parsed, dict) else Target(source)
+        return _target(parsed, optional) if isinstance(parsed, dict) else Target(source)
     raise InvalidRequest(
         f"a schema must be a pydantic model, a mapping or JSON text, not a {type(source).__name__}", param="schema"
     )
 
 
-def _text(schema: Mapping[str, object]) -> str:
-    return json.dumps(closed(schema), ensure_ascii=False)
+def _target(schema: Mapping[str, object], optional: Optional, model: type[BaseModel] | None = None) -> Target:
+    given = closed(schema)
+    text = json.dumps(with_optional(given, optional), ensure_ascii=False)
+    return Target(text, model, json.dumps(given, ensure_ascii=False) if optional == "null" else "")
 
 
-def load(argument: str) -> Target:
+def load(argument: str, optional: Optional = "model") -> Target:
     """The schema that a command line names: a file of JSON Schema, or ``file.py:Model`` (a pydantic model).
 
     Raises InvalidRequest: no such file, no such model in it, or the file's own error.
@@ -81,9 +90,9 @@ def load(argument: str) -> Target:
     if colon and name.endswith(".py"):
         found = getattr(load_module(Path(name)), attribute, None)
         if isinstance(found, type) and issubclass(found, BaseModel):
-            return target(found)
+            return target(found, optional)
         if isinstance(found, Mapping):
-            return target(found)
+            return target(found, optional)
         raise InvalidRequest(
             f"{name} has no pydantic model (or mapping) named {attribute!r}; it has {_models(Path(name))}",
             param="schema",
@@ -94,7 +103,7 @@ def load(argument: str) -> Target:
             f"{argument}: say which model of it, as {argument}:Model; it has {_models(path)}", param="schema"
         )
     try:
-        return target(path.read_text(encoding="utf-8"))
+        return target(path.read_text(encoding="utf-8"), optional)
     except OSError as error:
         raise InvalidRequest(
             f"{argument} cannot be read ({error.strerror}): give a JSON Schema file, or file.py:Model", param="schema"
