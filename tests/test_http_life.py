@@ -91,7 +91,7 @@ def test_d53_ended_under_load_and_started_again(model_dir: Path, port: int, how:
             thread.start()
         time.sleep(1.0)
         children = descendants(process)
-        assert len(children) == 2
+        assert len(children) >= 2  # scheduler and worker; the compiler of constraints comes when there is time
         process.send_signal(how)
         check_gone(process, children, port)
         stop.set()
