@@ -327,3 +327,16 @@ def test_a_tenant_keeps_no_more_than_its_quota() -> None:
         world.submit(prompt(40, seed=seed), 2, tenant="t")
         world.run()
     assert world.stats()["blocks"]["evictable"] == 8
+
+
+def test_a_row_that_kills_three_workers_ends_with_an_error_that_is_heard() -> None:
+    world = World()
+    request = world.submit(prompt(8), 10)
+    other = world.submit(prompt(9, seed=2), 10)
+    for _ in range(3):
+        world.schedule()
+        world.kill_worker()
+    assert world.of(request).finished.reason == "error"
+    assert "the worker died" in world.of(request).finished.message
+    world.run()
+    assert world.of(other).finished.reason == "length"

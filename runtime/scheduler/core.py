@@ -63,7 +63,7 @@ class Scheduler:
 
         Rows and waiters requeue in their old order; kept branches keep their ids and are rebuilt on next use.
         """
-        self.lose_device("the worker died", now)
+        self._lose_device("the worker died")
         self._books.memory = Memory(blocks, block_size, fingerprint, self.config, self.events)
         for branch in list(self._books.queue):
             if branch.length > self._books.memory.tokens:
@@ -77,9 +77,13 @@ class Scheduler:
 
     def lose_device(self, message: str, now: float) -> Out:
         """The worker is gone: nothing runs until the next ``reset_device``."""
+        self._lose_device(message)
+        return self.take_messages()
+
+    def _lose_device(self, message: str) -> None:
         books, memory = self._books, self._books.memory
         if memory is None:
-            return self.take_messages()
+            return
         books.memory = None
         books.to_worker.clear()
         books.constraints.new_worker()
@@ -99,7 +103,6 @@ class Scheduler:
         for branch in blamed.values():
             if branch.state is not State.ENDED:
                 self._results.blame(branch, message)
-        return self.take_messages()
 
     @property
     def has_device(self) -> bool:
