@@ -94,6 +94,7 @@ def test_what_cannot_be_enforced_is_named(tokenizer):
         ConstraintSpec("regex", "a("),
         ConstraintSpec("choice", "[]"),
         ConstraintSpec("json_schema", "{"),
+        ConstraintSpec("json_schema", '{"type": [{"a": 1}]}'),
         ConstraintSpec("nonsense", "x"),
         ConstraintSpec("lark", "start: nothing"),
     ],

@@ -17,6 +17,7 @@ from ramet.runtime.constrain.table import TableConstraint, TableStore
 from ramet.runtime.constrain.vocabulary import TokenizerLike, Vocabulary, build_vocabulary
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
+    ConstraintError,
     ConstraintTooComplex,
     InvalidConstraint,
     UnsupportedConstraint,
@@ -48,6 +49,10 @@ class Compiler:
                 form = lowered(spec)
         except RecursionError:
             raise ConstraintTooComplex("the constraint is nested too deeply") from None
+        except ConstraintError:
+            raise
+        except Exception as error:  # a fault of ours: the request fails, the process does not
+            raise ConstraintCrashed(f"the constraint could not be read: {type(error).__name__}: {error}") from error
         unspeakable = sorted(form.spelled & self.vocabulary.missing)
         if unspeakable:
             raise UnsupportedConstraint(

@@ -184,7 +184,7 @@ def _type(reader: Reader, node: Node, facts: Facts, value: Json) -> None:
     names: Iterable[Json] = [value] if isinstance(value, str) else value if isinstance(value, list) else [None]
     types = set()
     for name in names:
-        if name not in TYPES:
+        if not isinstance(name, str) or name not in TYPES:
             raise _malformed(node, "type", f"one or several of {', '.join(sorted(TYPES))}, not {value!r}")
         types.add(str(name))
     facts.types = frozenset(types)
