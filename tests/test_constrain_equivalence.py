@@ -182,6 +182,23 @@ def takes(compiled, tokenizer, text: str) -> bool:
     return matcher.can_end
 
 
+def for_python(schema):
+    """The schema with ``$`` as ECMA 262 means it: Python's own also matches before a last newline."""
+    if isinstance(schema, list):
+        return [for_python(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {}
+    for key, value in schema.items():
+        if key == "pattern":
+            result[key] = value.replace("$", r"\Z")
+        elif key == "patternProperties":
+            result[key] = {name.replace("$", r"\Z"): for_python(part) for name, part in value.items()}
+        else:
+            result[key] = for_python(value)
+    return result
+
+
 def differences(schema, tokenizer, rng: random.Random, draws: int, order: str = "any"):
     """(instance, what the validator says) wherever the constraint says otherwise."""
     spec = ConstraintSpec("json_schema", json.dumps(schema), options=json.dumps({"order": order}))
@@ -190,7 +207,7 @@ def differences(schema, tokenizer, rng: random.Random, draws: int, order: str = 
         values = Values(Context(Graph(schema)))
     except ConstraintError:
         return
-    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+    validator = jsonschema.Draft202012Validator(for_python(schema), format_checker=jsonschema.FormatChecker())
     instances = Instances(values, rng)
     for turn in range(draws):
         try:
