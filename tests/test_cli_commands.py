@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.cli import COMMANDS, main
 from ramet.cli.plan import branches, bytes_per_token
 from ramet.cli.serve import _listen
+from ramet.cli.top import bar
+from ramet.cli.tree import draw
 
 HEAVY = ("torch", "transformers", "triton", "llguidance", "fastapi", "numpy", "pydantic", "tokenizers")
 
@@ -111,3 +114,65 @@ def test_doctor_does_not_offer_to_pull_a_model_that_does_not_exist(capsys: pytes
     main(["doctor", "--json", "--model", "no-such-model"])
     [model] = [found for found in json.loads(capsys.readouterr().out)["findings"] if found["name"] == "model"]
     assert model["state"] == "note" and "pull" not in model["advice"]
+
+
+def test_the_tree_is_drawn_below_its_parents_the_most_used_first() -> None:
+    nodes = [
+        {"parent": -1, "blocks": 4, "hits": 9, "locked": 1, "text": "You are\n a"},
+        {"parent": 0, "blocks": 1, "hits": 1, "locked": 0, "text": "cold"},
+        {"parent": 0, "blocks": 2, "hits": 5, "locked": 0, "text": "warm"},
+        {"parent": 2, "blocks": 1, "hits": 0, "locked": 0, "text": "leaf"},
+    ]
+    assert draw(nodes, depth=6, children=8) == [
+        "└── 4 blocks, 9 hits, in use: 'You are a'",
+        "    ├── 2 blocks, 5 hits: 'warm'",
+        "    │   └── 1 blocks, 0 hits: 'leaf'",
+        "    └── 1 blocks, 1 hits: 'cold'",
+    ]
+    assert draw(nodes, depth=1, children=8) == ["└── 4 blocks, 9 hits, in use: 'You are a'", "    └── 2 more"]
+    assert draw(nodes, depth=6, children=1)[-1] == "    └── 1 more"
+
+
+def test_the_bar_shows_every_state_that_there_is() -> None:
+    blocks = {"total": 1000, "locked": 1, "private": 499, "evictable": 250, "free": 250}
+    drawn = bar(blocks, width=20)
+    assert len(drawn) == 20 and set(drawn) == set("#=-.")
+    assert bar({"total": 0, "locked": 0, "private": 0, "evictable": 0, "free": 0}, width=4) == "...."
+
+
+def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert main(["top", "--once", "--url", url]) == 1
+    assert url in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_running_server_is_watched_and_its_tree_drawn(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen([sys.executable, "-m", "ramet", "serve", "--port", str(port)])
+    try:
+        until = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/ready", timeout=5)
+                break
+            except OSError:
+                assert time.monotonic() < until
+                time.sleep(0.5)
+        body = json.dumps(
+            {"prompt": "Once upon a time there was a king who " * 8, "max_tokens": 4, "model": "default"}
+        ).encode()
+        headers = {"Content-Type": "application/json"}
+        urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body, headers), timeout=60).read()
+        assert main(["tree", "--url", url]) == 0
+        assert "Once upon a time" in capsys.readouterr().out
+        assert main(["top", "--once", "--url", url]) == 0
+        assert "from the cache" in capsys.readouterr().out
+    finally:
+        server.terminate()
+        assert server.wait(30) in (0, -15)

@@ -18,6 +18,8 @@ COMMANDS: dict[str, str] = {
     "schema": "which keywords of a JSON Schema are enforced, and what it costs",
     "simulate": "replay a trace through the scheduler in virtual time",
     "bench": "measure servers with six workloads, beside what this machine can do",
+    "top": "watch a running server",
+    "tree": "draw the prefix tree of a running server",
 }
 
 

@@ -62,11 +62,12 @@ class PlainTokenizer:
 
 
 def read_frame(stream: BinaryIO, kind: type[T]) -> T | None:
-    """None at the end of the stream."""
+    """None at the end of the stream, also where it ends inside a frame: the owner has gone."""
     head = stream.read(4)
-    if len(head) < 4:
+    body = stream.read(int.from_bytes(head, "little")) if len(head) == 4 else b""
+    if len(head) < 4 or len(body) < int.from_bytes(head, "little"):
         return None
-    return msgspec.msgpack.decode(stream.read(int.from_bytes(head, "little")), type=kind)
+    return msgspec.msgpack.decode(body, type=kind)
 
 
 def write_frame(stream: BinaryIO, message: msgspec.Struct) -> None:

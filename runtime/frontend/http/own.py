@@ -54,6 +54,16 @@ def _state(app: FastAPI, server: Server) -> None:
             return json_response({**stats, "model": server.meta.name, "open_requests": client.open_requests})
         return Response(server.metrics.text(stats), media_type=CONTENT_TYPE)
 
+    @app.get("/tree")
+    async def tree(request: Request) -> Response:
+        """The caller's part of the prefix tree: nodes, parents first, with the beginning of each one's text."""
+        found = await client.control("tree", timeout_s=10.0)
+        own = [part for part in found["namespaces"] if part["namespace"]["tenant"] == tenant_of(request)]
+        for part in own:
+            for node in part["nodes"]:
+                node["text"] = server.tokenizer.text(node.pop("ids"))
+        return json_response({"namespaces": own})
+
     @app.get("/flush_cache", include_in_schema=False)
     @app.post("/flush_cache")
     async def flush() -> Response:
