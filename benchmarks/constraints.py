@@ -322,6 +322,8 @@ class Bench:
                 compiled = self.compile(schema, "any")
             except ConstraintError as error:
                 outcomes[error.kind] += 1
+                if error.kind == "crashed":
+                    print(f"  crashed: {error}")
                 continue
             finally:
                 slowest = max(slowest, time.process_time() - start)

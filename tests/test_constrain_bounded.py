@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from ramet.runtime.constrain import compile
 from ramet.runtime.constrain.bounded import BoundedCompiler, raise_verdict
 from ramet.runtime.constrain.child import Verdict
 from ramet.runtime.frontend.compile_check import BoundedCompile
@@ -162,3 +163,42 @@ def test_closing_ends_the_child(tokenizer):
     bounded.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "good", "bad"),
+    [
+        (
+            schema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+            '{"a":1}',
+            '{"a":""}',
+        ),
+        (
+            schema({"properties": {"t": {"items": {"type": "string"}, "uniqueItems": True}}}),
+            '{"t":["x"]}',
+            '{"t":["x","x"]}',
+        ),
+        (
+            schema({"additionalProperties": {"uniqueItems": True}, "propertyNames": {"pattern": "^a"}}),
+            '{"a":[1]}',
+            '{"ab":[1,1]}',
+        ),
+        (ConstraintSpec("regex", r"\d{3}-[a-c]+"), "123-ab", "123-d"),
+        (ConstraintSpec("choice", json.dumps(["yes", "no", "yesterday"])), "yesterday", "yest"),
+    ],
+)
+def test_a_worker_that_gets_the_lowered_form_has_the_same_constraint(compiler, tokenizer, spec, good, bad):
+    lowered = compiler.check(spec)
+    assert lowered.kind == "lowered"
+    first, second = compile(spec, tokenizer), compile(lowered, tokenizer)
+    assert first.lane == second.lane
+    for text in (good, bad, good[:-1]):
+        answers = []
+        for constraint in (first, second):
+            matcher = constraint.matcher()
+            answers.append((matcher.advance(tokenizer.encode(text)), matcher.can_end, matcher.forced()))
+        assert answers[0] == answers[1]
+    matcher = second.matcher()
+    assert matcher.advance(tokenizer.encode(good)) and matcher.can_end
+    matcher = second.matcher()
+    assert not (matcher.advance(tokenizer.encode(bad)) and matcher.can_end)

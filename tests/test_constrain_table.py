@@ -53,7 +53,7 @@ def bits(matcher, words: int) -> set[int]:
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.text[:40])
 def test_both_lanes_accept_the_same_texts(spec, compiler, tokenizer):
     table = compiler.compile(spec)
-    engine = engine_constraint(lowered(spec), compiler.vocabulary)
+    engine = engine_constraint(lowered(spec).grammar, None, compiler.vocabulary)
     assert (table.lane, engine.lane) == ("table", "engine")
     rng = random.Random(3)
     for text in texts(spec, rng):
@@ -69,7 +69,7 @@ def test_both_lanes_accept_the_same_texts(spec, compiler, tokenizer):
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.text[:40])
 def test_masks_agree_where_nothing_is_forced(spec, compiler, tokenizer):
-    table, engine = compiler.compile(spec), engine_constraint(lowered(spec), compiler.vocabulary)
+    table, engine = compiler.compile(spec), engine_constraint(lowered(spec).grammar, None, compiler.vocabulary)
     words = compiler.vocabulary.words
     for text in texts(spec, random.Random(4)):
         left, right = table.matcher(), engine.matcher()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import msgspec
 from ramet.runtime.constrain.child import Definition, Verdict
+from ramet.runtime.constrain.ready import KIND
 from ramet.runtime.constrain.vocabulary import TokenizerLike
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
@@ -29,6 +30,7 @@ from ramet.runtime.protocol.errors import (
     UnsupportedConstraint,
 )
 from ramet.runtime.protocol.messages import ConstraintSpec
+from ramet.runtime.store import default_cache
 
 SECONDS = 2.0
 MEGABYTES = 256
@@ -60,6 +62,7 @@ class BoundedCompiler:
             tokenizer.fingerprint,
             list(tokenizer.token_table),
             HEADROOM * megabytes * 1024 * 1024,
+            str(default_cache().parent / "tables"),
         )
         self._hello = _frame(definition)
         self._seconds = seconds
@@ -73,11 +76,13 @@ class BoundedCompiler:
         self._places = threading.BoundedSemaphore(children)
         self._closed = False
 
-    def check(self, spec: ConstraintSpec) -> None:
-        """Blocks until the verdict. Raises the ConstraintError of ``spec``, if it has one."""
+    def check(self, spec: ConstraintSpec) -> ConstraintSpec:
+        """Blocks until the verdict: the specification, lowered, for a worker. Raises the ConstraintError of ``spec``,
+        if it has one."""
         with self._child() as child:
             verdict = child.ask(spec, self._seconds, self._memory)
         raise_verdict(verdict)
+        return ConstraintSpec(KIND, verdict.ready)
 
     def warm(self) -> None:
         """Start a child, so that the first check does not wait for it."""

@@ -11,10 +11,12 @@ import resource
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import msgspec
 from ramet.runtime.constrain.compiler import Compiler
+from ramet.runtime.constrain.ready import to_spec
 from ramet.runtime.protocol.errors import ConstraintError, UnsupportedConstraint
 from ramet.runtime.protocol.messages import ConstraintSpec
 
@@ -25,7 +27,8 @@ NICE = 5
 
 
 class Definition(msgspec.Struct, frozen=True, array_like=True):
-    """A tokeniser, as much of it as constraints need. ``memory``: bytes that a compile may add to the address space."""
+    """A tokeniser, as much of it as constraints need. ``memory``: bytes that a compile may add to the address space;
+    ``tables``: folder of tables."""
 
     tokenizer: str
     vocab_size: int
@@ -33,15 +36,17 @@ class Definition(msgspec.Struct, frozen=True, array_like=True):
     fingerprint: str
     table: list[bytes]
     memory: int
+    tables: str
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """``kind``: of the ConstraintError, empty if it compiled."""
+    """``kind``: of the ConstraintError, empty if it compiled. ``ready``: a Ready as JSON, if it did."""
 
     kind: str = ""
     message: str = ""
     keyword: str = ""
     pointer: str = ""
+    ready: str = ""
 
 
 class PlainTokenizer:
@@ -78,7 +83,8 @@ def write_frame(stream: BinaryIO, message: msgspec.Struct) -> None:
 
 def verdict_of(compiler: Compiler, spec: ConstraintSpec) -> Verdict:
     try:
-        compiler.compile(spec)
+        ready = compiler.lower(spec)
+        compiler.build(ready)
     except UnsupportedConstraint as error:
         return Verdict(error.kind, str(error), error.keyword, error.pointer)
     except ConstraintError as error:
@@ -87,7 +93,7 @@ def verdict_of(compiler: Compiler, spec: ConstraintSpec) -> Verdict:
         return Verdict("too_complex", "the constraint needs more memory than a compile may use")
     except Exception as error:  # a fault of the compiler itself
         return Verdict("crashed", f"the compiler failed: {type(error).__name__}: {error}")
-    return Verdict()
+    return Verdict(ready=to_spec(ready).text)
 
 
 def _limit_memory(extra: int) -> None:
@@ -120,7 +126,7 @@ def main() -> None:
     definition = read_frame(source, Definition)
     if definition is None:
         return
-    compiler = Compiler(PlainTokenizer(definition))
+    compiler = Compiler(PlainTokenizer(definition), Path(definition.tables))
     compiler.compile(ConstraintSpec("json_schema", '{"type":"object"}'))
     _limit_memory(definition.memory)
     write_frame(sink, Verdict())

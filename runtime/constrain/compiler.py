@@ -12,7 +12,10 @@ from ramet.runtime.constrain.base import CompiledConstraint
 from ramet.runtime.constrain.engine import EngineConstraint
 from ramet.runtime.constrain.kinds import Lowered, lowered
 from ramet.runtime.constrain.lanes import lane_of
+from ramet.runtime.constrain.ready import KIND, Ready, from_spec
+from ramet.runtime.constrain.scanner import WatchPlan, root_of
 from ramet.runtime.constrain.schema.formats import ENFORCED, language
+from ramet.runtime.constrain.strings.wire import decode, encode
 from ramet.runtime.constrain.table import TableConstraint, TableStore
 from ramet.runtime.constrain.vocabulary import TokenizerLike, Vocabulary, build_vocabulary
 from ramet.runtime.protocol.errors import (
@@ -44,6 +47,10 @@ class Compiler:
 
     def compile(self, spec: ConstraintSpec) -> CompiledConstraint:
         """Raises a kind of ``ConstraintError``."""
+        return self.build(from_spec(spec) if spec.kind == KIND else self.lower(spec))
+
+    def lower(self, spec: ConstraintSpec) -> Ready:
+        """All that can be done without the engine. Raises a kind of ``ConstraintError``."""
         try:
             with _no_collection():
                 form = lowered(spec)
@@ -53,6 +60,19 @@ class Compiler:
             raise
         except Exception as error:  # a fault of ours: the request fails, the process does not
             raise ConstraintCrashed(f"the constraint could not be read: {type(error).__name__}: {error}") from error
+        self._check_spelling(spec, form)
+        if form.lang is not None and lane_of(spec, form.lang) == "table":
+            return Ready("table", lang=encode(form.lang))
+        return Ready("engine", form.grammar, form.plan)
+
+    def build(self, ready: Ready) -> CompiledConstraint:
+        """Raises a kind of ``ConstraintError``."""
+        if ready.lane == "table" and ready.lang is not None:
+            return TableConstraint(self._tables.get(decode(ready.lang), self.vocabulary), self.vocabulary)
+        return engine_constraint(ready.grammar, ready.plan, self.vocabulary)
+
+    def _check_spelling(self, spec: ConstraintSpec, form: Lowered) -> None:
+        """Refuse what asks for text that no tokens spell."""
         unspeakable = sorted(form.spelled & self.vocabulary.missing)
         if unspeakable:
             raise UnsupportedConstraint(
@@ -66,16 +86,14 @@ class Compiler:
                     "can spell",
                     keyword="regex" if spec.kind == "regex" else "pattern",
                 )
-        if form.lang is not None and lane_of(spec, form.lang) == "table":
-            return TableConstraint(self._tables.get(form.lang, self.vocabulary), self.vocabulary)
-        return engine_constraint(form, self.vocabulary)
 
 
-def engine_constraint(form: Lowered, vocabulary: Vocabulary) -> EngineConstraint:
+def engine_constraint(grammar: str, plan: WatchPlan | None, vocabulary: Vocabulary) -> EngineConstraint:
+    """Raises a kind of ``ConstraintError``."""
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(step_lexer_fuel=STEP_FUEL, max_grammar_size=RULES, verbose_errors=False)
-    template = LLMatcher(vocabulary.engine, LLMatcher.grammar_from_lark(form.grammar), log_level=0, limits=limits)
+    template = LLMatcher(vocabulary.engine, LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits)
     if template.is_error():
         message = template.get_error().split("\n", 1)[0]
         if "panic" in message:
@@ -83,7 +101,8 @@ def engine_constraint(form: Lowered, vocabulary: Vocabulary) -> EngineConstraint
         if "too" in message and any(word in message for word in ("complex", "large", "many", "big", "deep")):
             raise ConstraintTooComplex(f"the constraint is too complex: {message}")
         raise InvalidConstraint(f"the constraint does not compile: {message}")
-    return EngineConstraint(template, vocabulary, 4096 + 16 * len(form.grammar), form.place)
+    place = None if plan is None else root_of(plan)
+    return EngineConstraint(template, vocabulary, 4096 + 16 * len(grammar), place)
 
 
 @contextmanager

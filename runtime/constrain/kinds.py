@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 from ramet.runtime.constrain.grammar import Grammar
-from ramet.runtime.constrain.scanner import Place
+from ramet.runtime.constrain.scanner import WatchPlan
 from ramet.runtime.constrain.schema import Order, write
 from ramet.runtime.constrain.schema.graph import DYNAMIC
 from ramet.runtime.constrain.strings.chars import CharSet
@@ -96,11 +96,11 @@ def decode(text: str) -> object:
 @dataclass(frozen=True)
 class Lowered:
     """``grammar``: the engine's text. ``spelled``: bytes of text that it may force; ``classes``: sets of characters of
-    which it may force one. ``place``: what the matcher has to watch besides."""
+    which it may force one. ``plan``: what the matcher has to watch besides."""
 
     grammar: str
     spelled: frozenset[int] = frozenset()
-    place: Place | None = None
+    plan: WatchPlan | None = None
     lang: Lang | None = None
     """The texts of a choice or regex."""
     classes: frozenset[CharSet] = frozenset()
@@ -109,14 +109,14 @@ class Lowered:
 def lowered(spec: ConstraintSpec) -> Lowered:
     """Raises a kind of ConstraintError."""
     grammar = Grammar(flexible=spec.whitespace == "flexible")
-    place: Place | None = None
+    plan: WatchPlan | None = None
     lang: Lang | None = None
     if spec.kind == "json_schema":
         options = options_of(spec)
         for constant, substring in options.substrings.items():
             grammar.stand_for(constant, substring)
         dynamic = any(keyword in spec.text for keyword in DYNAMIC)
-        start, place = write(grammar, decode(spec.text), options.order, options.documents, dynamic=dynamic)
+        start, plan = write(grammar, decode(spec.text), options.order, options.documents, dynamic=dynamic)
     elif spec.kind == "regex":
         lang = regex_language(spec.text)
         start = grammar.plain(lang)
@@ -131,7 +131,7 @@ def lowered(spec: ConstraintSpec) -> Lowered:
         return Lowered(_gbnf(spec.text))
     else:
         raise InvalidConstraint(f"constraint kind {spec.kind!r} is not known: use one of {', '.join(KINDS)}")
-    return Lowered(grammar.finish(start), frozenset(grammar.spelled), place, lang, frozenset(grammar.classes))
+    return Lowered(grammar.finish(start), frozenset(grammar.spelled), plan, lang, frozenset(grammar.classes))
 
 
 def _gbnf(text: str) -> str:
@@ -157,8 +157,8 @@ def _structural(grammar: Grammar, spec: ConstraintSpec) -> str:
         bodies = []
         for tag in structure.tags:
             if tag.begin.startswith(trigger):
-                value, place = write(grammar, tag.schema, options.order, options.documents)
-                if place is not None:
+                value, plan = write(grammar, tag.schema, options.order, options.documents)
+                if plan is not None:
                     raise UnsupportedConstraint(
                         "uniqueItems cannot be enforced inside of tags, but for short lists of scalars",
                         keyword="uniqueItems",

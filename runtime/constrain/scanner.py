@@ -10,7 +10,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from ramet.runtime.constrain.equality import key_of
+from ramet.runtime.constrain.strings.lang import contains
+from ramet.runtime.constrain.strings.wire import LangData, decode
 
 VALUE, STRING, PLAIN, AFTER, KEY_START, KEY, COLON, NO_KEY = range(8)
 """Where in the text: before a value, in a string, in a number or word, behind a value, before a key, in a key, before a
@@ -175,31 +178,63 @@ def _complete(state: State, text: bytes, end: int) -> State | None:
     return State(AFTER, frame, None)
 
 
-class PlaceTable:
-    """Places of sets of values, made on first use. ``key`` / ``item``: values of a member or item, by value."""
+class Watched(msgspec.Struct, frozen=True):
+    """What a schema says about one value, as far as it must be watched. Numbers are indices of other values.
 
-    def __init__(
-        self,
-        watched: Callable[[int], bool],
-        unique: Callable[[int], bool],
-        key: Callable[[int, str], Sequence[int]],
-        item: Callable[[int, int], Sequence[int]],
-    ) -> None:
-        self._watched = watched
-        self._unique = unique
-        self._key = key
-        self._item = item
+    ``keys`` and ``classes`` (languages of keys, see ``strings.wire``): the values of members; ``prefix`` and ``rest``:
+    those of items.
+    """
+
+    unique: bool
+    keys: dict[str, list[int]]
+    classes: list[tuple[LangData, list[int]]]
+    prefix: list[list[int]]
+    rest: list[int]
+
+
+class WatchPlan(msgspec.Struct, frozen=True):
+    """All values to be watched, by number; ``root``: that of the whole text."""
+
+    root: int
+    values: dict[int, Watched]
+
+
+class PlaceTable:
+    """Places of sets of values, made on first use."""
+
+    def __init__(self, plan: WatchPlan) -> None:
+        self._values = plan.values
+        self._classes = {
+            number: [(decode(lang), children) for lang, children in value.classes]
+            for number, value in plan.values.items()
+        }
         self._places: dict[frozenset[int], Place | None] = {}
 
     def place(self, values: frozenset[int]) -> Place | None:
-        kept = frozenset(value for value in values if self._watched(value))
+        """None if nothing under these values must be watched."""
+        kept = frozenset(value for value in values if value in self._values)
         if not kept:
             return None
         found = self._places.get(kept)
         if found is None:
             found = self._places[kept] = Place(
-                any(map(self._unique, kept)),
+                any(self._values[value].unique for value in kept),
                 lambda name: self.place(frozenset(child for value in kept for child in self._key(value, name))),
                 lambda index: self.place(frozenset(child for value in kept for child in self._item(value, index))),
             )
         return found
+
+    def _key(self, number: int, name: str) -> Sequence[int]:
+        value = self._values[number]
+        if name in value.keys:
+            return value.keys[name]
+        return [child for lang, children in self._classes[number] if contains(lang, name) for child in children]
+
+    def _item(self, number: int, index: int) -> Sequence[int]:
+        value = self._values[number]
+        return value.prefix[index] if index < len(value.prefix) else value.rest
+
+
+def root_of(plan: WatchPlan) -> Place | None:
+    """The place of the whole text."""
+    return PlaceTable(plan).place(frozenset((plan.root,)))

@@ -95,7 +95,7 @@ class Client:
         self._open: dict[int, OpenRequest] = {}
         self._calls = Calls(self._link.send)
         self._branches = Branches()
-        self._submission = Submission(self._link, self._branches, clock)
+        self._submission = Submission(self._link, self._branches, clock, self._constraints.for_worker)
         self._last_id = 0
         self._closed = False
         self.gone = ""

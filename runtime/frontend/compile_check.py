@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ramet.runtime.constrain.bounded import BoundedCompiler
 
 Compile = Callable[[ConstraintSpec], object]
-"""Compiles a specification, or raises a ConstraintError. Runs in a thread."""
+"""Compiles a specification, or raises a ConstraintError. Runs in a thread. A ConstraintSpec that it returns is what the
+worker gets in place of the one that was given: the same, lowered, so that the worker has less to do."""
 
 
 class BoundedCompile:
@@ -32,10 +33,10 @@ class BoundedCompile:
         self._closed = False
         self._warming: threading.Thread | None = None
 
-    def __call__(self, spec: ConstraintSpec) -> None:
+    def __call__(self, spec: ConstraintSpec) -> ConstraintSpec:
         if self._warming is not None:
             self._warming.join()  # sooner done than a second child is there
-        self._started().check(spec)
+        return self._started().check(spec)
 
     def warm(self) -> None:
         """Start the child now. Returns at once."""
@@ -77,15 +78,21 @@ def constraint_key(spec: ConstraintSpec) -> str:
 class CompileCheck:
     """Remembers which specifications compiled, and how others failed. Waiters for one share its compile."""
 
-    def __init__(self, compile: Compile, *, remembered: int = 4096) -> None:
+    def __init__(self, compile: Compile, *, remembered: int = 4096, lowered_chars: int = 64_000_000) -> None:
         self._compile = compile
         self._remembered = remembered
+        self._lowered: OrderedDict[str, ConstraintSpec] = OrderedDict()
+        self._lowered_room = lowered_chars
         self._known: OrderedDict[str, ConstraintError | None] = OrderedDict()
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def passed(self, key: str) -> bool:
         """It compiled before: no need to wait."""
         return key in self._known and self._known[key] is None
+
+    def for_worker(self, key: str, spec: ConstraintSpec) -> ConstraintSpec:
+        """What to send: the lowered form while it is remembered, else the specification itself."""
+        return self._lowered.get(key, spec)
 
     def check(self, key: str, spec: ConstraintSpec) -> Awaitable[None]:
         """Raises the ConstraintError of ``spec``, if it has one."""
@@ -108,8 +115,10 @@ class CompileCheck:
 
     async def _run(self, key: str, spec: ConstraintSpec) -> None:
         try:
-            await asyncio.to_thread(self._compile, spec)
+            result = await asyncio.to_thread(self._compile, spec)
             self._remember(key, None)
+            if isinstance(result, ConstraintSpec):
+                self._keep_lowered(key, result)
         except ConstraintError as error:
             # Whether a compile times out or crashes depends on the moment: only lasting verdicts are remembered.
             if error.kind in ("invalid", "unsupported", "too_complex"):
@@ -117,6 +126,13 @@ class CompileCheck:
             raise
         finally:
             del self._running[key]
+
+    def _keep_lowered(self, key: str, spec: ConstraintSpec) -> None:
+        self._lowered[key] = spec
+        self._lowered_room -= len(spec.text)
+        while self._lowered_room < 0 and len(self._lowered) > 1:
+            _, old = self._lowered.popitem(last=False)
+            self._lowered_room += len(old.text)
 
     def _remember(self, key: str, error: ConstraintError | None) -> None:
         self._known[key] = error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ramet.runtime.protocol.messages import BranchRef, Constraint, Release
+from ramet.runtime.protocol.messages import BranchRef, Constraint, ConstraintSpec, Release
 
 from .branches import Branches
 from .generation import OpenRequest
@@ -13,9 +13,17 @@ from .link import Link
 
 class Submission:
     """Knows which constraints and branches the scheduler of this epoch was told of. Nothing is sent, and nothing lost,
-    while no scheduler is known: ``again`` follows then."""
+    while no scheduler is known: ``again`` follows then. ``for_worker``: a constraint's key and specification to what is
+    sent of it."""
 
-    def __init__(self, link: Link, branches: Branches, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        branches: Branches,
+        clock: Callable[[], float],
+        for_worker: Callable[[str, ConstraintSpec], ConstraintSpec],
+    ) -> None:
+        self._for_worker = for_worker
         self._link = link
         self._branches = branches
         self._clock = clock
@@ -78,4 +86,4 @@ class Submission:
         key, spec = state.constraint_key, state.request.constraint
         if spec is not None and key not in self._specs_sent:
             self._specs_sent.add(key)
-            self._link.send(Constraint(key, spec))
+            self._link.send(Constraint(key, self._for_worker(key, spec)))

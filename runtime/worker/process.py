@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -103,8 +105,14 @@ def build_core(config: RuntimeConfig) -> WorkerCore:
         from .model_runner import build_model
 
         runner, compile_spec = build_model(config)
-    compiler = ThreadPoolExecutor(1, thread_name_prefix="compile")
+    compiler = ThreadPoolExecutor(1, thread_name_prefix="compile", initializer=_give_way)
     return WorkerCore(runner, compile_spec, jump_forward=config.worker.jump_forward, compiler=compiler)
+
+
+def _give_way() -> None:
+    """The thread that compiles constraints takes what cores the steps leave (Linux: priorities are per thread)."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def main(config: RuntimeConfig, build: Callable[[RuntimeConfig], WorkerCore] = build_core) -> None:

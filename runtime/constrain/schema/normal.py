@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ramet.runtime.constrain.grammar import Grammar
-from ramet.runtime.constrain.scanner import Place
+from ramet.runtime.constrain.scanner import WatchPlan
 from ramet.runtime.constrain.schema.context import Context
 from ramet.runtime.constrain.schema.emit import Emitter
 from ramet.runtime.constrain.schema.emit_object import Order
@@ -21,7 +21,7 @@ def write(
     documents: Mapping[str, Json] | None = None,
     *,
     dynamic: bool | None = None,
-) -> tuple[str, Place | None]:
+) -> tuple[str, WatchPlan | None]:
     """Add the rules of ``schema`` to the grammar: the symbol that stands for a value of it, and what is to be watched
     in the text besides. ``documents``: other schemas by URI, for references. ``dynamic``: see
     ``Graph``. Raises a kind of ConstraintError."""
