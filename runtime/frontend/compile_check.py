@@ -128,8 +128,9 @@ class CompileCheck:
             del self._running[key]
 
     def _keep_lowered(self, key: str, spec: ConstraintSpec) -> None:
+        replaced = self._lowered.pop(key, None)
         self._lowered[key] = spec
-        self._lowered_room -= len(spec.text)
+        self._lowered_room -= len(spec.text) - (0 if replaced is None else len(replaced.text))
         while self._lowered_room < 0 and len(self._lowered) > 1:
             _, old = self._lowered.popitem(last=False)
             self._lowered_room += len(old.text)
