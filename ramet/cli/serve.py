@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from ramet import __version__
 from ramet.cli.options import add_model_option, add_runtime_options, positive, session_options
 from ramet.runtime.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from ramet.runtime.store import ModelFolder
     from ramet.session import SessionOptions
 
 
@@ -19,7 +25,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000; 0: any free one)")
-    parser.add_argument("--api-key", default=None, help="clients must send it as a bearer token")
+    parser.add_argument(
+        "--api-key",
+        action="append",
+        default=None,
+        metavar="KEY",
+        help="clients must send it as a bearer token; again for more keys, each of which has a cache of its own",
+    )
+    parser.add_argument(
+        "--api-key-file", type=Path, default=None, metavar="FILE", help="more of them, one a line, unseen by `ps`"
+    )
+    parser.add_argument(
+        "--allowed-origin",
+        action="append",
+        default=None,
+        metavar="ORIGIN",
+        help="web pages of this origin may ask from a browser (CORS); * for all; may be given again",
+    )
+    parser.add_argument(
+        "--chat-template", type=Path, default=None, metavar="FILE", help="a Jinja template instead of the model's own"
+    )
+    parser.add_argument("--ssl-certfile", type=Path, default=None, metavar="FILE", help="serve HTTPS with it")
+    parser.add_argument("--ssl-keyfile", type=Path, default=None, metavar="FILE", help="its private key")
     parser.add_argument(
         "--served-name", action="append", default=None, metavar="NAME", help="a further model name to answer to"
     )
@@ -34,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    for option in ("api_key_file", "chat_template", "ssl_certfile", "ssl_keyfile"):
+        path: Path | None = getattr(arguments, option)
+        if path is not None and not path.is_file():
+            raise InvalidRequest(f"--{option.replace('_', '-')}: there is no file {path}", param=option)
     with _listen(arguments.host, arguments.port) as listener:
         return asyncio.run(_serve(arguments, session_options(arguments), listener))
 
@@ -70,20 +101,44 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
 
         app = create_app(
             session.client,
-            session.folder,
+            _with_template(session.folder, arguments.chat_template),
             tokenizer=session.tokenizer,
             names=tuple(arguments.served_name) if arguments.served_name else None,
-            api_keys=(arguments.api_key,) if arguments.api_key else (),
+            api_keys=_keys(arguments),
+            origins=tuple(arguments.allowed_origin or ()),
+            version=__version__,
         )
         add_program_routes(app)
         config = uvicorn.Config(
-            app, log_level=arguments.log_level, timeout_graceful_shutdown=arguments.drain_seconds, lifespan="off"
+            app,
+            log_level=arguments.log_level,
+            timeout_graceful_shutdown=arguments.drain_seconds,
+            lifespan="off",
+            ssl_certfile=arguments.ssl_certfile,
+            ssl_keyfile=arguments.ssl_keyfile,
         )
         listener.listen(2048)
         place = f"[{host}]" if ":" in host else host
-        print(f"ramet serves {session.folder.meta.name} on http://{place}:{port}/v1", file=sys.stderr, flush=True)
+        scheme = "https" if arguments.ssl_certfile else "http"
+        print(f"ramet serves {session.folder.meta.name} on {scheme}://{place}:{port}/v1", file=sys.stderr, flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])
     return 0
+
+
+def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
+    keys: list[str] = list(arguments.api_key or ())
+    if arguments.api_key_file is not None:
+        keys += arguments.api_key_file.read_text(encoding="utf-8").split()
+        if not keys:
+            raise InvalidRequest(f"--api-key-file: {arguments.api_key_file} holds no key", param="api_key_file")
+    return tuple(dict.fromkeys(key for key in keys if key))
+
+
+def _with_template(folder: ModelFolder, file: Path | None) -> ModelFolder:
+    if file is None:
+        return folder
+    meta = msgspec.structs.replace(folder.meta, chat_template=file.read_text(encoding="utf-8"))
+    return dataclasses.replace(folder, meta=meta)
 
 
 def _import_http() -> None:

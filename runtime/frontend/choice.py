@@ -8,7 +8,7 @@ handed out         0 ... taken       (index among the generated ids; later ones 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ramet.runtime.protocol.ids import unpack_ids
 from ramet.runtime.protocol.messages import (
@@ -32,8 +32,16 @@ class OffsetGap(Exception):
 
 class Choice:
     def __init__(
-        self, branch: BranchRef, prompt: array[int], table: Sequence[bytes], stops: Sequence[bytes], logprobs: bool
+        self,
+        branch: BranchRef,
+        prompt: array[int],
+        table: Sequence[bytes],
+        stops: Sequence[bytes],
+        logprobs: bool,
+        *,
+        shown: Mapping[int, bytes] | None = None,
     ) -> None:
+        """``shown``: by ``StopHit.which``, what a stop adds to the text that it ends."""
         self.branch = branch
         self.index = branch[1]
         self.ids = array("i", prompt)
@@ -49,6 +57,7 @@ class Choice:
         self._size = len(table)
         self._decoder = Detokenizer()
         self._holdback = Holdback(stops) if stops else None
+        self._shown = shown or {}
         self._ends: list[int] = []
         self._taken = 0
 
@@ -104,10 +113,10 @@ class Choice:
     def end(self, finish: Finish) -> Chunk:
         """The one terminal event of this choice."""
         self.finish = finish
-        if self._holdback is None:
-            text = self._decoder.finish()
-        else:
-            text = self._decoder.finish(self._holdback.finish(self._text_length(finish.stop)))
+        rest = b"" if self._holdback is None else self._holdback.finish(self._text_length(finish.stop))
+        if finish.stop is not None:
+            rest += self._shown.get(finish.stop.which, b"")
+        text = self._decoder.finish(rest)
         chunk = self._chunk(text, len(self.ids) - self.n_prompt, finish)
         assert chunk is not None
         return chunk

@@ -42,8 +42,8 @@ from .branches import Branches
 from .calls import GRACE_S, Calls
 from .choice import Choice, OffsetGap
 from .compile_check import BoundedCompile, Compile, CompileCheck, constraint_key
-from .detokenizer import TokenTable
-from .generation import Generation, OpenRequest
+from .detokenizer import TokenTable, spell
+from .generation import Generation, OpenRequest, Timing
 from .link import Link, log
 from .requests import (
     ChoiceResult,
@@ -96,6 +96,7 @@ class Client:
         self._calls = Calls(self._link.send)
         self._branches = Branches()
         self._submission = Submission(self._link, self._branches, clock, self._constraints.for_worker)
+        self._observe: Callable[[Timing], None] | None = None
         self._last_id = 0
         self._closed = False
         self.gone = ""
@@ -118,6 +119,10 @@ class Client:
         self._calls.fail_all(GenerationFailed("the client was closed"))
         await self._link.close()
         await off_loop(self._bounded.close)
+
+    def observe(self, ended: Callable[[Timing], None]) -> None:
+        """``ended`` is called in the loop with each request that has ended, however it did."""
+        self._observe = ended
 
     @property
     def connected(self) -> bool:
@@ -144,9 +149,13 @@ class Client:
         key = constraint_key(request.constraint) if request.constraint is not None else ""
         stops = [stop.encode("utf-8") for stop in request.stop]
         id = self._allot()
-        choices = [Choice((id, index), prompt, self._table, stops, request.logprobs >= 0) for index in range(request.n)]
+        shown = self._shown_stops(request) if request.include_stop else None
+        choices = [
+            Choice((id, index), prompt, self._table, stops, request.logprobs >= 0, shown=shown)
+            for index in range(request.n)
+        ]
         deadline = None if request.timeout_s is None else self._clock() + request.timeout_s
-        state = OpenRequest(id, request, prompt, choices, request.sampling(seed), limits, key, deadline)
+        state = OpenRequest(id, request, prompt, choices, request.sampling(seed), limits, key, deadline, self._clock())
         self._open[id] = state
         if len(self._open) == 1:
             self._link.nudge()
@@ -324,6 +333,8 @@ class Client:
         choice = state.choices[message.choice]
         if choice.finish is not None:
             return
+        if state.first is None:
+            state.first = self._clock()
         try:
             state.push(choice.delta(message))
         except OffsetGap as gap:
@@ -386,8 +397,14 @@ class Client:
                     self._branches.forget(choice.branch)
         if state.done:
             self._open.pop(state.id, None)
+            if self._observe is not None:
+                self._observe(Timing.of(state, self._clock()))
             if state.timer is not None:
                 state.timer.cancel()
+
+    def _shown_stops(self, request: GenerateRequest) -> dict[int, bytes]:
+        shown = {index: stop.encode() for index, stop in enumerate(request.stop)}
+        return shown | {-1 - index: spell(self._table, [token]) for index, token in enumerate(request.stop_ids)}
 
     def _allot(self) -> int:
         self._last_id += 1

@@ -6,6 +6,7 @@ import asyncio
 from array import array
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ramet.runtime.protocol.errors import GenerationFailed, RametError
@@ -30,8 +31,12 @@ class OpenRequest:
         limits: Limits,
         constraint_key: str,
         deadline: float | None,
+        began: float,
     ) -> None:
         self.id = id
+        self.began = began
+        self.first: float | None = None
+        """When the first ids came, by the client's clock."""
         self.request = request
         self.prompt = prompt
         self.choices = choices
@@ -165,6 +170,24 @@ class OpenRequest:
                 waiter.set_result(None)
 
 
+@dataclass(frozen=True)
+class Timing:
+    """How long a request took. Seconds; ``first_s``: until the first ids came, None if none came."""
+
+    first_s: float | None
+    total_s: float
+    usages: tuple[Usage, ...]
+    reasons: tuple[str, ...]
+    """Why each choice ended."""
+
+    @staticmethod
+    def of(state: OpenRequest, now: float) -> Timing:
+        ends = [choice.finish for choice in state.choices if choice.finish is not None]
+        first = None if state.first is None else state.first - state.began
+        usages, reasons = tuple(end.usage for end in ends), tuple(end.reason for end in ends)
+        return Timing(first, now - state.began, usages, reasons)
+
+
 class Generation:
     """An async iterator of chunks over all choices, and ``result``. The request is cancelled when a task that waits
     here is cancelled, and when the handle is dropped."""
@@ -204,6 +227,11 @@ class Generation:
     def cached_tokens(self) -> int:
         """Of the prompt, known from the first ids on (0 before)."""
         return max(0, self._state.choices[0].cached)
+
+    def usages(self) -> list[Usage]:
+        """Of each choice so far; what follows the admission is not counted before it."""
+        first = Usage(prompt=len(self._state.prompt))
+        return [choice.usage_so_far() or (first if choice.index == 0 else Usage()) for choice in self._state.choices]
 
     def prompt_logprobs(self, choice: int = 0) -> list[TokenLogprob]:
         """As far as known; complete with the first ids of the choice. Choices that were given none have those of

@@ -32,7 +32,8 @@ _INT32 = 1 << 31
 class GenerateRequest:
     """Make a branch out of ``ids`` (after the cut ``parent=(branch, at)``, where given) and generate on it.
 
-    ``max_tokens`` None: the rest of the context; a larger number is capped to it. ``stop``: strings; ``stop_ids``: ids.
+    ``max_tokens`` None: the rest of the context; a larger number is capped to it. ``stop``: strings; ``stop_ids``: ids;
+    ``include_stop``: the text ends with the stop that ended it, not in front of it.
     ``logprobs``: -1 none, k >= 0 the chosen id's and the k best. ``logits_from``: absolute index from which prompt
     log-probabilities are wanted (-1: none); entry i scores ids[i + 1]. ``seed`` None: one is drawn at acceptance;
     ``key_path``: indices of the forks that led here. ``keep``: the branch stays until ``Client.release``.
@@ -55,6 +56,7 @@ class GenerateRequest:
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    include_stop: bool = False
     constraint: ConstraintSpec | None = None
     logprobs: int = -1
     logits_from: int = -1

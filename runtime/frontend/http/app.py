@@ -12,11 +12,13 @@ from ramet.runtime.protocol.errors import RametError
 from ramet.runtime.store import ModelFolder
 from ramet.runtime.tokenizer import Tokenizer
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
 from .chat import chat_completions
 from .completions import completions
+from .elsewhere import add_elsewhere
 from .errors import HttpError, on_crash, on_http_error, on_ramet_error, on_status
 from .fields import ChatBody, CompletionBody
 from .metrics import Metrics
@@ -34,11 +36,15 @@ def create_app(
     tokenizer: Tokenizer | None = None,
     names: tuple[str, ...] | None = None,
     api_keys: tuple[str, ...] = (),
+    origins: tuple[str, ...] = (),
+    version: str = "",
     start_timeout_s: float = 120.0,
 ) -> FastAPI:
     """``client`` is started and closed with the app, in its loop. ``names``: what the model is served as; None: its own
-    name, its aliases and ``default``. ``api_keys``: empty: no key is needed."""
+    name, its aliases and ``default``. ``api_keys``: empty: no key is needed.
+    ``origins``: pages of other hosts that browsers may let ask here (CORS); ``*``: all."""
     metrics = Metrics()
+    client.observe(metrics.ended)
     server = Server(
         client,
         tokenizer or Tokenizer.load(model),
@@ -55,9 +61,18 @@ def create_app(
         finally:
             await client.close()
 
-    app = FastAPI(title="ramet", lifespan=lifespan, redoc_url=None)
+    app = FastAPI(title="ramet", version=version or "0", lifespan=lifespan, redoc_url=None)
     app.state.server = server
     app.add_middleware(Frame, api_keys=api_keys, metrics=metrics)
+    if origins:  # outermost: a browser asks for permission without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "x-ramet-ignored", "retry-after"],
+            max_age=3600,
+        )
     app.add_exception_handler(HttpError, on_http_error)
     app.add_exception_handler(RametError, on_ramet_error)
     app.add_exception_handler(HTTPException, on_status)
@@ -65,6 +80,7 @@ def create_app(
     _openai_routes(app, server)
     add_own_routes(app, server)
     add_remote_routes(app, server)
+    add_elsewhere(app, server)
     return app
 
 

@@ -18,12 +18,13 @@ from starlette.responses import Response
 from .chat_stream import ToolStream, text_stream
 from .constraints import Asked, asked_constraint
 from .errors import HttpError, bad_request, translate
-from .fields import ChatBody, parse
-from .logprobs import chat_entries
-from .lower import lower
+from .fields import ChatBody, TokenizeBody, parse
+from .logprobs import TokenNames, chat_entries, prompt_entries
+from .lower import lower, truncated
 from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
-from .sse import DONE, ChunkWriter, EventStream, event
+from .sse import DONE, ChunkWriter, EventStream, chunk_writer, event
 from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
+from .unknown import unsupported
 from .visible import visible
 
 _TAKEN = {"self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
@@ -37,7 +38,12 @@ class ChatCall:
     server: Server
     generation: Generation
     tools: ToolPlan
-    logprobs: bool
+    top_logprobs: int
+    """Alternatives wanted of each token; -1: no log-probabilities."""
+    prompt_logprobs: int
+    """The same of the prompt's tokens."""
+    token_ids: bool
+    names: TokenNames
     id: str
     created: int
     model: str
@@ -70,8 +76,7 @@ async def chat_completions(server: Server, request: Request, tenant: str) -> Res
         except RametError as error:
             watch.cancel()
             raise call.error(error) from error
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        writer = ChunkWriter(call.head("chat.completion.chunk"), with_usage=with_usage)
+        writer = chunk_writer(call.head("chat.completion.chunk"), body)
         return EventStream(_stream(call, writer, watch.cancel), headers)
     async with watching(request, generation.cancel):
         try:
@@ -85,10 +90,12 @@ async def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
     """Raises HttpError for whatever can be seen before the scheduler is asked."""
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs: true", "top_logprobs")
+    if body.echo:
+        raise unsupported("echo")
     tools, asked = plan_tools(body), asked_constraint(body)
     spec, constraint_param = await _constraint(server, tools, asked)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    ids = chat_ids(server, body, tools.tools)
+    ids = truncated(chat_ids(server, body, tools.tools), body.truncate_prompt_tokens, server.client.context)
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
     lowered = lower(body, ids, max_tokens=limit, constraint=spec, logprobs=logprobs, tenant=tenant)
     generation = server.generate(lowered, prompt_param="messages", constraint_param=constraint_param)
@@ -96,7 +103,10 @@ async def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
         server,
         generation,
         tools,
-        bool(body.logprobs),
+        logprobs,
+        -1 if body.prompt_logprobs is None else body.prompt_logprobs,
+        bool(body.return_token_ids),
+        server.token_numbers if body.return_tokens_as_token_ids else server.token_names,
         new_id("chatcmpl-"),
         int(time.time()),
         body.model,
@@ -119,19 +129,22 @@ async def _constraint(server: Server, tools: ToolPlan, asked: Asked | None) -> t
     return tools.spec, "tools"
 
 
-def chat_ids(server: Server, body: Any, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
+def chat_ids(server: Server, body: ChatBody | TokenizeBody, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
     """Ids of the conversation. ``continue_final_message``: the last message stays open and is written on."""
     messages = [
-        {**(message.model_extra or {}), "role": message.role, "content": message.content} for message in body.messages
+        {**(message.model_extra or {}), "role": message.role, "content": message.content}
+        for message in body.messages or ()
     ]
-    continues = bool(getattr(body, "continue_final_message", False))
+    continues = bool(body.continue_final_message)
     prompted = body.add_generation_prompt
     try:
         if not continues:
             wanted = True if prompted is None else prompted
-            variables = getattr(body, "chat_template_kwargs", None) or {}
+            variables = body.chat_template_kwargs or {}
             if taken := sorted(_TAKEN & set(variables)):
                 raise bad_request(f"chat_template_kwargs cannot set {', '.join(taken)}", "chat_template_kwargs")
+            if body.documents is not None:
+                variables = {**variables, "documents": body.documents}
             return server.template.ids(messages, wanted, list(tools) or None, **variables)
         if prompted:
             raise bad_request("continue_final_message and add_generation_prompt exclude each other", "messages")
@@ -152,11 +165,18 @@ def _whole(call: ChatCall, results: list[ChoiceResult]) -> dict[str, Any]:
         error = failure(finish)
         if error is not None:
             raise error
-    return {
+    answer = {
         **call.head("chat.completion"),
         "choices": [_choice(call, index, result) for index, result in enumerate(results)],
-        "usage": usage_json(finishes),
+        "usage": usage_json([finish.usage for finish in finishes]),
     }
+    prompt = call.generation.prompt_ids
+    if call.token_ids:
+        answer["prompt_token_ids"] = prompt
+    if call.prompt_logprobs >= 0:
+        scored = call.generation.prompt_logprobs()
+        answer["prompt_logprobs"] = prompt_entries(prompt, scored, call.names, call.prompt_logprobs)
+    return answer
 
 
 def _choice(call: ChatCall, index: int, result: ChoiceResult) -> dict[str, Any]:
@@ -165,16 +185,22 @@ def _choice(call: ChatCall, index: int, result: ChoiceResult) -> dict[str, Any]:
     if calls:
         message["tool_calls"] = [one.json() for one in calls]
     logprobs = None
-    if call.logprobs:
-        shown = visible(result.ids, result.n_prompt, result.stop)
-        entries = chat_entries(result.ids[:shown], (result.logprobs or [])[:shown], call.server.token_names)
-        logprobs = {"content": entries, "refusal": None}
-    return {
+    shown = visible(result.ids, result.n_prompt, result.stop, with_stop=call.generation.request.include_stop)
+    if call.top_logprobs >= 0:
+        entries = (result.logprobs or [])[:shown]
+        logprobs = {
+            "content": chat_entries(result.ids[:shown], entries, call.names, call.top_logprobs),
+            "refusal": None,
+        }
+    choice = {
         "index": index,
         "message": message,
         "logprobs": logprobs,
         "finish_reason": finish_reason(call.tools, result.finish_reason, bool(calls)),
     }
+    if call.token_ids:
+        choice["token_ids"] = result.ids[:shown]
+    return choice
 
 
 def _read(tools: ToolPlan, text: str) -> tuple[str | None, list[Call]]:
@@ -202,11 +228,19 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
     generation = call.generation
     try:
         # Indices have to appear in their order, so all choices begin before any goes on.
-        roles = [writer.chat(index, b'{"role":"assistant","content":""}') for index in range(len(generation.branches))]
+        if writer.progress:
+            writer.so_far(usage_json(generation.usages()))
+        first = b',"prompt_token_ids":' + orjson.dumps(generation.prompt_ids) if call.token_ids else b""
+        roles = [
+            writer.chat(index, b'{"role":"assistant","content":""}', more=b"" if index else first)
+            for index in range(len(generation.branches))
+        ]
         yield b"".join(roles)
         streams = [_choice_stream(call.tools) for _ in generation.branches]
         finishes: list[Finish] = []
         while chunks := await generation.batch():
+            if writer.progress:
+                writer.so_far(usage_json(generation.usages()))
             out: list[bytes] = []
             for chunk in chunks:
                 out.append(_pieces(call, writer, streams[chunk.choice], chunk))
@@ -219,7 +253,7 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
             if data := b"".join(out):
                 yield data
         if writer.with_usage:
-            yield writer.usage(usage_json(finishes))
+            yield writer.usage(usage_json([finish.usage for finish in finishes]))
         yield DONE
     except RametError as error:
         yield event(call.error(error).body()) + DONE
@@ -235,26 +269,30 @@ def _choice_stream(tools: ToolPlan) -> ToolStream | None:
 def _pieces(call: ChatCall, writer: ChunkWriter, tools: ToolStream | None, chunk: Chunk) -> bytes:
     """The chunks that one piece of news becomes: its text or calls, then the end."""
     finish = chunk.finish
-    logprobs = _logprobs(call, chunk) if call.logprobs else b"null"
+    with_stop = call.generation.request.include_stop
+    stop = finish.stop if finish is not None else None
+    shown = max(0, visible(chunk.ids, chunk.offset, stop, with_stop=with_stop))
+    logprobs, more = _logprobs(call, chunk, shown), b""
+    if call.token_ids and shown:
+        more = b',"token_ids":' + orjson.dumps(chunk.ids[:shown])
     out: list[bytes] = []
     if tools is None:
-        if chunk.text or (call.logprobs and chunk.ids):
-            out.append(writer.chat(chunk.choice, text_stream(chunk.text), logprobs))
+        if chunk.text or more or (call.top_logprobs >= 0 and chunk.ids):
+            out.append(writer.chat(chunk.choice, text_stream(chunk.text), logprobs, more=more))
+            more = b""
     else:
         for delta in tools.feed(chunk.text, last=finish is not None):
-            out.append(writer.chat(chunk.choice, delta, logprobs))
-            logprobs = b"null"
+            out.append(writer.chat(chunk.choice, delta, logprobs, more=more))
+            logprobs, more = b"null", b""
     if finish is not None and finish.reason in FINISH_REASONS:
-        shown = finish_reason(call.tools, finish.reason, tools is not None and tools.called)
-        out.append(writer.chat(chunk.choice, b"{}", finish=b'"%b"' % shown.encode()))
+        ended = finish_reason(call.tools, finish.reason, tools is not None and tools.called)
+        out.append(writer.chat(chunk.choice, b"{}", finish=b'"%b"' % ended.encode(), more=more))
     return b"".join(out)
 
 
-def _logprobs(call: ChatCall, chunk: Chunk) -> bytes:
-    stop = chunk.finish.stop if chunk.finish is not None else None
-    shown = visible(chunk.ids, chunk.offset, stop)
-    if shown <= 0:
+def _logprobs(call: ChatCall, chunk: Chunk, shown: int) -> bytes:
+    if call.top_logprobs < 0 or not shown:
         return b"null"
-    entries: Sequence[TokenLogprob] = chunk.logprobs or []
-    content = chat_entries(chunk.ids[:shown], entries[:shown], call.server.token_names)
+    entries: Sequence[TokenLogprob] = (chunk.logprobs or [])[:shown]
+    content = chat_entries(chunk.ids[:shown], entries, call.names, call.top_logprobs)
     return orjson.dumps({"content": content, "refusal": None})

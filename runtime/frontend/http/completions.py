@@ -18,12 +18,12 @@ from starlette.responses import Response
 from .constraints import Asked, asked_constraint
 from .errors import HttpError, bad_request, translate
 from .fields import CompletionBody, parse
-from .logprobs import CompletionLogprobs
+from .logprobs import CompletionLogprobs, TokenNames, prompt_entries
 from .lower import lower
 from .merge import merged
 from .prompts import Prompt, read_prompts
 from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
-from .sse import DONE, ChunkWriter, EventStream, event
+from .sse import DONE, ChunkWriter, EventStream, chunk_writer, event
 from .visible import visible
 
 DEFAULT_MAX_TOKENS = 16
@@ -39,6 +39,10 @@ class CompletionCall:
     n: int
     echo: bool
     logprobs: int
+    """Alternatives wanted of each token; -1: no log-probabilities."""
+    prompt_logprobs: int
+    token_ids: bool
+    names: TokenNames
     constraint_param: str | None
     head: dict[str, Any]
 
@@ -65,8 +69,7 @@ async def completions(server: Server, request: Request, tenant: str) -> Response
             watch.cancel()
             call.cancel()
             raise call.error(error) from error
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        writer = ChunkWriter(call.head, with_usage=with_usage)
+        writer = chunk_writer(call.head, body)
         return EventStream(_stream(call, writer, watch.cancel), headers)
     async with watching(request, call.cancel):
         try:
@@ -80,7 +83,9 @@ async def completions(server: Server, request: Request, tenant: str) -> Response
 
 def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
     asked: Asked | None = asked_constraint(body)
-    prompts = read_prompts(server, body.prompt)
+    prompts = read_prompts(
+        server, body.prompt, special=body.add_special_tokens is not False, keep=body.truncate_prompt_tokens
+    )
     echo, logprobs = bool(body.echo), -1 if body.logprobs is None else body.logprobs
     if logprobs < -1:
         raise bad_request(f"logprobs is {logprobs}; 0 or more are possible", "logprobs")
@@ -110,7 +115,19 @@ def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
         "model": body.model,
         "system_fingerprint": server.fingerprint,
     }
-    return CompletionCall(server, generations, prompts, body.n or 1, echo, logprobs, param, head)
+    return CompletionCall(
+        server,
+        generations,
+        prompts,
+        body.n or 1,
+        echo,
+        logprobs,
+        -1 if body.prompt_logprobs is None else body.prompt_logprobs,
+        bool(body.return_token_ids),
+        server.token_numbers if body.return_tokens_as_token_ids else server.token_names,
+        param,
+        head,
+    )
 
 
 # ---------------------------------------------------------------- the whole answer
@@ -125,26 +142,30 @@ def _whole(call: CompletionCall, results: list[list[ChoiceResult]]) -> dict[str,
             raise error
     choices = []
     for index, result in enumerate(flat):
-        prompt = call.prompts[index // call.n]
+        prompt, generation = call.prompts[index // call.n], call.generations[index // call.n]
         logprobs = None
+        shown = visible(result.ids, result.n_prompt, result.stop, with_stop=generation.request.include_stop)
         if call.logprobs >= 0:
-            writer = CompletionLogprobs(call.server.token_names, call.logprobs)
-            shown = visible(result.ids, result.n_prompt, result.stop)
+            writer = CompletionLogprobs(call.names, call.logprobs)
             ids: list[int] = result.ids[:shown]
             entries: list[TokenLogprob | None] = list((result.logprobs or [])[:shown])
             if call.echo:
                 scored = result.prompt_logprobs or results[index // call.n][0].prompt_logprobs
                 ids, entries = prompt.ids + ids, [None, *scored, *entries]
             logprobs = writer.piece(ids, entries)
-        choices.append(
-            {
-                "index": index,
-                "text": (prompt.text if call.echo else "") + result.text,
-                "logprobs": logprobs,
-                "finish_reason": FINISH_REASONS[result.finish_reason],
-            }
-        )
-    return {**call.head, "choices": choices, "usage": usage_json(finishes)}
+        choice = {
+            "index": index,
+            "text": (prompt.text if call.echo else "") + result.text,
+            "logprobs": logprobs,
+            "finish_reason": FINISH_REASONS[result.finish_reason],
+        }
+        if call.token_ids:
+            choice |= {"prompt_token_ids": prompt.ids, "token_ids": result.ids[:shown]}
+        if call.prompt_logprobs >= 0:
+            scored = generation.prompt_logprobs()
+            choice["prompt_logprobs"] = prompt_entries(prompt.ids, scored, call.names, call.prompt_logprobs)
+        choices.append(choice)
+    return {**call.head, "choices": choices, "usage": usage_json([finish.usage for finish in finishes])}
 
 
 # ---------------------------------------------------------------- the stream
@@ -156,15 +177,18 @@ class _ChoiceText:
     def __init__(self, call: CompletionCall, prompt: Prompt, generation: Generation) -> None:
         self._call = call
         self._prompt = prompt if call.echo else None
+        self._prompt_ids = prompt.ids if call.token_ids else None
         self._generation = generation
-        self._logprobs = CompletionLogprobs(call.server.token_names, call.logprobs) if call.logprobs >= 0 else None
+        self._logprobs = CompletionLogprobs(call.names, call.logprobs) if call.logprobs >= 0 else None
 
     def chunk(self, writer: ChunkWriter, index: int, chunk: Chunk) -> bytes:
         text, ids = chunk.text, chunk.ids
         entries: list[TokenLogprob | None] = list(chunk.logprobs or ())
         finish = chunk.finish
-        shown = visible(ids, chunk.offset, finish.stop if finish is not None else None)
+        with_stop = self._generation.request.include_stop
+        shown = visible(ids, chunk.offset, finish.stop if finish is not None else None, with_stop=with_stop)
         ids, entries = ids[:shown], entries[:shown]
+        more = self._ids(ids) if self._call.token_ids else b""
         if self._prompt is not None:
             text = self._prompt.text + text
             if self._logprobs is not None:
@@ -172,10 +196,17 @@ class _ChoiceText:
                 ids, entries = self._prompt.ids + ids, [None, *scored, *entries]
             self._prompt = None
         reason = b"null" if finish is None else b'"%b"' % FINISH_REASONS[finish.reason].encode()
-        if not text and finish is None and (self._logprobs is None or not ids):
+        if not text and finish is None and not more and (self._logprobs is None or not ids):
             return b""
         logprobs = b"null" if self._logprobs is None else orjson.dumps(self._logprobs.piece(ids, entries))
-        return writer.text(index, orjson.dumps(text), logprobs, reason)
+        return writer.text(index, orjson.dumps(text), logprobs, reason, more)
+
+    def _ids(self, ids: list[int]) -> bytes:
+        more = b',"token_ids":' + orjson.dumps(ids) if ids else b""
+        if self._prompt_ids is not None:
+            more += b',"prompt_token_ids":' + orjson.dumps(self._prompt_ids)
+            self._prompt_ids = None
+        return more
 
 
 async def _stream(call: CompletionCall, writer: ChunkWriter, end: Any) -> AsyncIterator[bytes]:
@@ -187,6 +218,8 @@ async def _stream(call: CompletionCall, writer: ChunkWriter, end: Any) -> AsyncI
         ]
         finishes: list[Finish] = []
         async for news in merged(call.generations):
+            if writer.progress:
+                writer.so_far(usage_json([usage for one in call.generations for usage in one.usages()]))
             out: list[bytes] = []
             for at, chunk in news:
                 if chunk.finish is not None:
@@ -200,7 +233,7 @@ async def _stream(call: CompletionCall, writer: ChunkWriter, end: Any) -> AsyncI
             if data := b"".join(out):
                 yield data
         if writer.with_usage:
-            yield writer.usage(usage_json(finishes))
+            yield writer.usage(usage_json([finish.usage for finish in finishes]))
         yield DONE
     except RametError as error:
         yield event(call.error(error).body()) + DONE

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import HttpError, bad_request, from_validation
+from .unknown import ignored
 
 MAX_BODY = 64 * 1024 * 1024
-
-# Fields of other servers that limit what may be generated. One that we do not enforce must not be ignored.
-_LIMITING = re.compile(
-    r"guided|grammar|schema|regex|choice|constrain|structur|allowed|bad_words|banned|forbid|force|logits_processor"
-    r"|^token_ids_logprob$|^functions$|^function_call$|^format$|^suffix$|^best_of$|^pattern$|^begin_suppress|^suppress|beam|^stop"
-)
-_NO_LIMIT: tuple[object, ...] = (False, "", [], {}, 0, 1)
-"""Values that ask for nothing, whatever the field (``best_of`` 1, ``use_beam_search`` false)."""
 
 T = TypeVar("T", bound="Body")
 
@@ -32,22 +24,13 @@ class Body(Part):
 
     def ignored(self) -> list[str]:
         """Unknown fields that change nothing of what is asked for. Raises HttpError for one that would."""
-        extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
-        for name, value in extra.items():
-            if _LIMITING.search(name) and value not in _NO_LIMIT:
-                raise bad_request(
-                    f"{name} is not supported here, and ignoring it would give output that it forbids. "
-                    "Supported are: response_format, regex, choice, grammar, guided_json, guided_regex, guided_choice, "
-                    "guided_grammar, structured_outputs, tools, stop, stop_token_ids, logit_bias.",
-                    name,
-                    "unsupported_parameter",
-                )
-        # They go into a header, where only plain characters may stand.
-        return sorted(name.encode("unicode_escape").decode("ascii")[:64] for name in extra)
+        return ignored(self.model_extra or {})
 
 
 class StreamOptions(Part):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """Every chunk tells the usage so far, not the last one alone."""
 
 
 class JsonSchemaFormat(Part):
@@ -58,24 +41,39 @@ class JsonSchemaFormat(Part):
     strict: bool | None = None
 
 
+class Structure(Part):
+    """One kind of tagged value inside free text."""
+
+    begin: str
+    end: str
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+
+
 class ResponseFormat(Part):
+    """OpenAI's shape; ``schema`` beside ``type`` as llama.cpp has it, ``value`` as TGI has it, ``structures`` and
+    ``triggers`` as SGLang and vLLM have them."""
+
     type: str
     json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    value: Any = None
+    structures: list[Structure] | None = None
+    triggers: list[str] | None = None
 
 
-class StructuredOutputs(Part):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class StructuredOutputs(Body):
     json_: dict[str, Any] | bool | str | None = Field(default=None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool | None = None
 
 
-class GenerationBody(Body):
-    """What chat and completions share."""
+class SamplingFields(Body):
+    """How ids are drawn and when a text ends, by the same names in every endpoint."""
 
-    model: str
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -83,25 +81,39 @@ class GenerationBody(Body):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: int | None = None
     n: int | None = None
-    max_tokens: int | None = None
     min_tokens: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+
+
+class GenerationBody(SamplingFields):
+    """What chat and completions share."""
+
+    model: str
+    max_tokens: int | None = None
+    n_predict: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: str | None = None
     priority: int | None = None
     timeout_s: float | None = None
+    truncate_prompt_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     # constraints
     response_format: ResponseFormat | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
     ebnf: str | None = None
+    json_schema: dict[str, Any] | bool | str | None = None
     guided_json: dict[str, Any] | bool | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
@@ -147,20 +159,36 @@ class ChatBody(GenerationBody):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    """For templates of models that answer from documents."""
+    echo: bool | None = None
 
 
 class CompletionBody(GenerationBody):
     prompt: str | list[str] | list[int] | list[list[int]]
     echo: bool | None = None
     logprobs: int | None = None
+    add_special_tokens: bool | None = None
 
 
 class TokenizeBody(Body):
+    """``prompt`` with ``add_special_tokens`` and ``return_token_strs`` as in vLLM; ``content`` with ``add_special`` and
+    ``with_pieces`` as in llama.cpp."""
+
     model: str | None = None
     prompt: str | None = None
     text: str | None = None
+    content: str | None = None
     messages: list[Message] | None = None
+    tools: list[Tool] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    return_token_strs: bool | None = None
+    with_pieces: bool | None = None
     special: bool | None = None
 
 

@@ -39,12 +39,21 @@ class TokenNames:
         return None if token in self._special else list(self.bytes(token))
 
 
-def chat_entries(ids: Sequence[int], entries: Sequence[TokenLogprob], names: TokenNames) -> list[dict[str, Any]]:
-    """``logprobs.content`` of a chat choice: one entry per id."""
+class TokenNumbers(TokenNames):
+    """Tokens shown as ``token_id:ID``, for callers that want ids and get names."""
+
+    def text(self, token: int) -> str:
+        return f"token_id:{token}"
+
+
+def chat_entries(
+    ids: Sequence[int], entries: Sequence[TokenLogprob], names: TokenNames, top: int
+) -> list[dict[str, Any]]:
+    """``logprobs.content`` of a chat choice: one entry per id, each with ``top`` alternatives."""
     return [
         {
             **_chat_token(token, entry.raw, names),
-            "top_logprobs": [_chat_token(other, value, names) for other, value in entry.top],
+            "top_logprobs": [_chat_token(other, value, names) for other, value in entry.top[:top]],
         }
         for token, entry in zip(ids, entries, strict=True)
     ]
@@ -52,6 +61,26 @@ def chat_entries(ids: Sequence[int], entries: Sequence[TokenLogprob], names: Tok
 
 def _chat_token(token: int, value: float, names: TokenNames) -> dict[str, Any]:
     return {"token": names.text(token), "logprob": finite(value), "bytes": names.json_bytes(token)}
+
+
+def prompt_entries(ids: Sequence[int], entries: Sequence[TokenLogprob], names: TokenNames, top: int) -> list[Any]:
+    """``prompt_logprobs`` in vLLM's shape: null for the first id, then for each the ``top`` best and itself, by id.
+
+    ``rank`` counts from 1; null for a token that is not among the best that were asked for.
+    """
+    result: list[Any] = [None]
+    for token, entry in zip(ids[1:], entries, strict=True):
+        best: dict[int, tuple[float, int | None]] = {
+            other: (value, rank) for rank, (other, value) in enumerate(entry.top[:top], 1)
+        }
+        best.setdefault(token, (entry.raw, None))
+        result.append(
+            {
+                str(other): {"logprob": finite(value), "rank": rank, "decoded_token": names.text(other)}
+                for other, (value, rank) in best.items()
+            }
+        )
+    return result
 
 
 class CompletionLogprobs:

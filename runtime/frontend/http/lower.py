@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ramet.runtime.frontend.requests import GenerateRequest
 from ramet.runtime.protocol.messages import ConstraintSpec, Namespace
 
 from .errors import bad_request
-from .fields import GenerationBody
+from .fields import GenerationBody, SamplingFields
 
-_SAMPLING = (
+_SAME = (
     "temperature",
     "top_p",
     "top_k",
@@ -21,7 +22,7 @@ _SAMPLING = (
     "min_tokens",
     "ignore_eos",
     "n",
-    "priority",
+    "seed",
 )
 """Fields of the same name and meaning there; absent or null: the default."""
 
@@ -37,31 +38,59 @@ def lower(
     tenant: str = "",
 ) -> GenerateRequest:
     """Raises HttpError for what the client could not tell the field of."""
-    given: dict[str, Any] = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    if max_tokens is None and body.n_predict is not None and body.n_predict >= 0:
+        max_tokens = body.n_predict
+    if body.prompt_logprobs is not None:
+        if body.stream:
+            raise bad_request("prompt_logprobs are not streamed", "prompt_logprobs")
+        if body.prompt_logprobs < 0:
+            raise bad_request(f"prompt_logprobs is {body.prompt_logprobs}; 0 or more are possible", "prompt_logprobs")
+        logprobs, logits_from = max(logprobs, body.prompt_logprobs), 0 if len(ids) > 1 else -1
+    return replace(
+        sampling(body),
+        ids=ids,
+        max_tokens=max_tokens,
+        constraint=constraint,
+        logprobs=logprobs,
+        logits_from=logits_from,
+        priority=body.priority or 0,
+        timeout_s=body.timeout_s,
+        namespace=Namespace(tenant=tenant, salt=body.cache_salt or ""),
+    )
+
+
+def sampling(body: SamplingFields, place: str = "") -> GenerateRequest:
+    """A request without a prompt: how ids are drawn, and its stops. ``place``: in front of names in errors."""
+    given: dict[str, Any] = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
+    if body.repeat_penalty is not None:
+        given.setdefault("repetition_penalty", body.repeat_penalty)
     if given.get("top_k") == 0:
         given["top_k"] = -1
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return GenerateRequest(
-        ids,
-        logit_bias=_logit_bias(body),
-        seed=body.seed,
-        max_tokens=max_tokens,
+        [],
+        logit_bias=_logit_bias(body.logit_bias or {}, f"{place}logit_bias"),
         stop=tuple(stop for stop in stops if stop),
         stop_ids=tuple(body.stop_token_ids or ()),
-        constraint=constraint,
-        logprobs=logprobs,
-        logits_from=logits_from,
-        timeout_s=body.timeout_s,
-        namespace=Namespace(tenant=tenant, salt=body.cache_salt or ""),
+        include_stop=bool(body.include_stop_str_in_output),
         **given,
     )
 
 
-def _logit_bias(body: GenerationBody) -> dict[int, float]:
-    result: dict[int, float] = {}
-    for key, value in (body.logit_bias or {}).items():
-        try:
-            result[int(key)] = value
-        except ValueError:
-            raise bad_request(f"logit_bias: {key!r} is not a token id", "logit_bias") from None
-    return result
+def truncated(ids: list[int], keep: int | None, context: int) -> list[int]:
+    """The last ``keep`` ids (None: all; -1: as many as the context takes). Raises HttpError."""
+    if keep is None:
+        return ids
+    if keep < -1 or keep == 0:
+        raise bad_request(
+            f"truncate_prompt_tokens is {keep}; 1 or more, or -1 for the context, are possible",
+            "truncate_prompt_tokens",
+        )
+    return ids[-(context - 1 if keep == -1 else keep) :]
+
+
+def _logit_bias(given: dict[str, float], param: str) -> dict[int, float]:
+    try:
+        return {int(key): value for key, value in given.items()}
+    except ValueError:
+        raise bad_request(f"{param}: its keys are token ids", param) from None

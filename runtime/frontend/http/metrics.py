@@ -8,9 +8,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from ramet.runtime.frontend.generation import Timing
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 
 BLOCK_STATES = ("total", "free", "private", "evictable", "locked")
 REQUEST_STATES = ("running", "queued", "waiting")
@@ -62,6 +65,44 @@ class Metrics:
         self.seconds = Histogram(
             "ramet_http_request_seconds", "Duration of requests", ["path"], registry=self._registry, buckets=_SECONDS
         )
+
+        self.first = Histogram(
+            "ramet_time_to_first_token_seconds",
+            "From the acceptance of a request to its first token",
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self.between = Histogram(
+            "ramet_time_per_output_token_seconds",
+            "Mean time between tokens of a request, after the first",
+            registry=self._registry,
+            buckets=_BETWEEN,
+        )
+        self.total = Histogram(
+            "ramet_request_seconds", "Duration of generations", registry=self._registry, buckets=_SECONDS
+        )
+        self.prompt = Histogram(
+            "ramet_request_prompt_tokens", "Prompt tokens of a request", registry=self._registry, buckets=_TOKENS
+        )
+        self.output = Histogram(
+            "ramet_request_output_tokens", "Tokens of a choice", registry=self._registry, buckets=_TOKENS
+        )
+        self.ends = Counter("ramet_choices", "Choices by how they ended", ["reason"], registry=self._registry)
+
+    def ended(self, timing: Timing) -> None:
+        """Book a request of the client."""
+        for reason in timing.reasons:
+            self.ends.labels(reason).inc()
+        self.total.observe(timing.total_s)
+        if timing.first_s is None:
+            return
+        self.first.observe(timing.first_s)
+        self.prompt.observe(sum(usage.prompt for usage in timing.usages))
+        for usage in timing.usages:
+            self.output.observe(usage.completion)
+        longest = max(usage.completion for usage in timing.usages)
+        if longest > 1:
+            self.between.observe((timing.total_s - timing.first_s) / (longest - 1))
 
     def text(self, stats: dict[str, Any]) -> bytes:
         """``stats``: the scheduler's reply to Control("stats")."""

@@ -15,7 +15,7 @@ from .errors import HttpError
 from .metrics import Metrics
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-OPEN_PATHS = ("/health", "/ready", "/dashboard")
+OPEN_PATHS = ("/", "/health", "/ready", "/ping", "/dashboard")
 """Asked by machines that hold no key; the dashboard is a page without data, which asks for the key."""
 
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 from ramet.runtime.frontend.generation import Generation
-from ramet.runtime.frontend.requests import Chunk, Finish, GenerateRequest
+from ramet.runtime.frontend.requests import Chunk, Finish
 from ramet.runtime.protocol.errors import RametError
-from ramet.runtime.protocol.messages import ConstraintSpec, Namespace, TokenLogprob
+from ramet.runtime.protocol.messages import Namespace, TokenLogprob
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .constraints import Asked, Found, structural_tag
 from .errors import HttpError, bad_request, translate
-from .fields import Body, parse
+from .fields import Body, SamplingFields, parse
 from .logprobs import TokenNames, finite
+from .lower import sampling
 from .merge import merged
 from .prompts import read_prompts
 from .server import Server, failure, new_id, read_body, watcher, watching
@@ -30,41 +32,17 @@ from .sse import DONE, EventStream, event
 from .visible import visible
 
 DEFAULT_MAX_TOKENS = 128
-_RENAMED = {"min_new_tokens": "min_tokens"}
-_SAME = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "min_new_tokens",
-    "ignore_eos",
-    "n",
-)
 
 
-class SamplingParams(Body):
+class SamplingParams(SamplingFields):
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    n: int | None = None
-    seed: int | None = None
     sampling_seed: int | None = None
-    logit_bias: dict[str, float] | None = None
+    no_stop_trim: bool | None = None
     regex: str | None = None
     ebnf: str | None = None
     json_schema: str | dict[str, Any] | None = None
+    structural_tag: str | dict[str, Any] | None = None
 
 
 class GenerateBody(Body):
@@ -113,7 +91,8 @@ class NativeCall:
         """Book news of prompt ``at``; the number of the choice."""
         index = at * self.n + chunk.choice
         choice = self.choices[index]
-        shown = visible(chunk.ids, chunk.offset, chunk.finish.stop if chunk.finish is not None else None)
+        stop = chunk.finish.stop if chunk.finish is not None else None
+        shown = visible(chunk.ids, chunk.offset, stop, with_stop=choice.generation.request.include_stop)
         choice.text += chunk.text
         choice.ids += chunk.ids[:shown]
         choice.logprobs += (chunk.logprobs or [])[:shown]
@@ -164,29 +143,25 @@ def _start(server: Server, body: GenerateBody, params: SamplingParams, tenant: s
     prompts = read_prompts(server, given)
     wants = bool(body.return_logprob)
     first = -1 if body.logprob_start_len is None else body.logprob_start_len
-    values: dict[str, Any] = {
-        _RENAMED.get(name, name): value for name in _SAME if (value := getattr(params, name)) is not None
-    }
-    if values.get("top_k") == 0:
-        values["top_k"] = -1
+    drawn = sampling(params, "sampling_params.")
+    asked = _constraint(params)
     generations: list[Generation] = []
     try:
         for prompt in prompts:
             generations.append(
                 server.generate(
-                    GenerateRequest(
-                        prompt.ids,
+                    replace(
+                        drawn,
+                        ids=prompt.ids,
                         max_tokens=DEFAULT_MAX_TOKENS if params.max_new_tokens is None else params.max_new_tokens,
-                        seed=params.seed if params.seed is not None else params.sampling_seed,
-                        stop=tuple(stop for stop in _listed(params.stop) if stop),
-                        stop_ids=tuple(params.stop_token_ids or ()),
-                        logit_bias=_bias(params.logit_bias or {}),
-                        constraint=_constraint(params),
+                        min_tokens=drawn.min_tokens if params.min_new_tokens is None else params.min_new_tokens,
+                        seed=drawn.seed if drawn.seed is not None else params.sampling_seed,
+                        include_stop=drawn.include_stop or bool(params.no_stop_trim),
+                        constraint=None if asked is None else asked.spec,
                         logprobs=(body.top_logprobs_num or 0) if wants else -1,
                         logits_from=first if wants and 0 <= first < len(prompt.ids) - 1 else -1,
                         priority=body.priority or 0,
                         namespace=Namespace(tenant=tenant, salt=body.cache_salt or ""),
-                        **values,
                     ),
                     prompt_param="text",
                     constraint_param="sampling_params",
@@ -206,31 +181,14 @@ def _start(server: Server, body: GenerateBody, params: SamplingParams, tenant: s
     return NativeCall(server, body, generations, choices, n, single, time.perf_counter())
 
 
-def _listed(value: str | list[str] | None) -> list[str]:
-    return [value] if isinstance(value, str) else value or []
-
-
-def _bias(given: dict[str, float]) -> dict[int, float]:
-    try:
-        return {int(key): value for key, value in given.items()}
-    except ValueError:
-        raise bad_request("logit_bias: its keys are token ids", "sampling_params.logit_bias") from None
-
-
-def _constraint(params: SamplingParams) -> ConstraintSpec | None:
-    found: list[ConstraintSpec] = []
-    if params.regex is not None:
-        found.append(ConstraintSpec("regex", params.regex))
-    if params.ebnf is not None:
-        found.append(ConstraintSpec("gbnf" if "::=" in params.ebnf else "lark", params.ebnf))
-    if params.json_schema is not None:
-        schema = params.json_schema
-        found.append(
-            ConstraintSpec("json_schema", schema if isinstance(schema, str) else orjson.dumps(schema).decode())
-        )
-    if len(found) > 1:
-        raise bad_request("one of regex, ebnf and json_schema at a time", "sampling_params")
-    return found[0] if found else None
+def _constraint(params: SamplingParams) -> Asked | None:
+    found, place = Found(), "sampling_params."
+    found.regex(f"{place}regex", params.regex)
+    found.grammar(f"{place}ebnf", params.ebnf)
+    found.schema(f"{place}json_schema", params.json_schema)
+    if params.structural_tag is not None:
+        structural_tag(found, f"{place}structural_tag", params.structural_tag)
+    return found.one()
 
 
 # ---------------------------------------------------------------- answers

@@ -66,6 +66,7 @@ def _state(app: FastAPI, server: Server) -> None:
 
     @app.get("/flush_cache", include_in_schema=False)
     @app.post("/flush_cache")
+    @app.post("/reset_prefix_cache", include_in_schema=False)
     async def flush() -> Response:
         """Forget every cached prefix that no running request uses."""
         return json_response({"status": "ok", **await client.control("flush", timeout_s=30.0)})
@@ -83,14 +84,25 @@ def _tokens(app: FastAPI, server: Server) -> None:
         """Ids of a text, or of a conversation."""
         body = parse(TokenizeBody, await read_body(request))
         server.check_model(body.model)
-        text = body.prompt if body.prompt is not None else body.text
+        text = next((one for one in (body.prompt, body.text, body.content) if one is not None), None)
         if body.messages is not None:
-            ids = chat_ids(server, body)
+            ids = chat_ids(server, body, [tool.model_dump(exclude_unset=True) for tool in body.tools or ()])
         elif text is not None:
             ids = server.tokenizer.encode(text, special=bool(body.special))
+            bos = server.tokenizer.bos_id
+            # llama.cpp's name for it is off by default, vLLM's on.
+            wanted = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
+            if wanted and server.meta.add_bos and bos is not None:
+                ids = [bos, *ids]
         else:
             raise bad_request("prompt or messages is missing", "prompt", "missing_required_parameter")
-        return json_response({"tokens": ids, "count": len(ids), "max_model_len": server.client.context})
+        names = server.token_names
+        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": server.client.context}
+        if body.return_token_strs:
+            answer["token_strs"] = [names.text(token) for token in ids]
+        if body.with_pieces:
+            answer["tokens"] = [{"id": token, "piece": _piece(names.bytes(token), names.text(token))} for token in ids]
+        return json_response(answer)
 
     @app.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
@@ -103,7 +115,15 @@ def _tokens(app: FastAPI, server: Server) -> None:
                     f"token id {token} is outside the vocabulary (0 to {server.tokenizer.vocab_size - 1})", "tokens"
                 )
         text = server.tokenizer.text(body.tokens)
-        return json_response({"prompt": text, "text": text})
+        return json_response({"prompt": text, "text": text, "content": text})
+
+
+def _piece(data: bytes, name: str) -> str | list[int]:
+    """As text, or as bytes where they are no text by themselves."""
+    try:
+        return data.decode() or name
+    except UnicodeDecodeError:
+        return list(data)
 
 
 def _native(app: FastAPI, server: Server) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,12 +18,13 @@ from ramet.runtime.frontend.client import Client
 from ramet.runtime.frontend.generation import Generation
 from ramet.runtime.frontend.requests import Finish, GenerateRequest
 from ramet.runtime.protocol.errors import RametError
+from ramet.runtime.protocol.messages import Usage
 from ramet.runtime.store import ModelMeta
 from ramet.runtime.tokenizer import Tokenizer
 from starlette.requests import ClientDisconnect, Request
 
 from .errors import HttpError, translate
-from .logprobs import TokenNames
+from .logprobs import TokenNames, TokenNumbers
 from .metrics import Metrics
 
 log = logging.getLogger("ramet.http")
@@ -43,6 +44,10 @@ class Server:
     @cached_property
     def token_names(self) -> TokenNames:
         return TokenNames(self.tokenizer)
+
+    @cached_property
+    def token_numbers(self) -> TokenNames:
+        return TokenNumbers(self.tokenizer)
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -116,17 +121,17 @@ def failure(finish: Finish) -> HttpError | None:
 FINISH_REASONS = {"stop": "stop", "end": "stop", "length": "length"}
 
 
-def usage_json(finishes: list[Finish]) -> dict[str, Any]:
+def usage_json(usages: Sequence[Usage]) -> dict[str, Any]:
     """Summed over choices; the prompt is counted in one of them."""
-    prompt = sum(finish.usage.prompt for finish in finishes)
-    completion = sum(finish.usage.completion for finish in finishes)
+    prompt = sum(usage.prompt for usage in usages)
+    completion = sum(usage.completion for usage in usages)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(finish.usage.cached for finish in finishes)},
+        "prompt_tokens_details": {"cached_tokens": sum(usage.cached for usage in usages)},
         "completion_tokens_details": {
             "reasoning_tokens": 0,
-            "forced_tokens": sum(finish.usage.forced for finish in finishes),
+            "forced_tokens": sum(usage.forced for usage in usages),
         },
     }

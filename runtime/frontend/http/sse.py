@@ -10,6 +10,8 @@ from starlette.background import BackgroundTask
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from .fields import GenerationBody, StreamOptions
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -18,38 +20,57 @@ def event(data: Any) -> bytes:
 
 
 class ChunkWriter:
-    """Chunks of one stream. ``with_usage``: every chunk has ``usage``, null until the last one."""
+    """Chunks of one stream. ``with_usage``: every chunk has ``usage``, null until the last one. ``progress``: every
+    chunk tells the usage so far."""
 
-    def __init__(self, head: dict[str, Any], *, with_usage: bool) -> None:
+    def __init__(self, head: dict[str, Any], *, with_usage: bool, progress: bool = False) -> None:
         self._head = b"data: " + orjson.dumps(head)[:-1]
         self._begin = self._head + b',"choices":[{"index":'
         self._end = b'}],"usage":null}\n\n' if with_usage else b"}]}\n\n"
         self.with_usage = with_usage
+        self.progress = progress
 
-    def chat(self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
-        """All but ``index`` are JSON."""
-        return b'%b%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b' % (
+    def so_far(self, usage: dict[str, Any]) -> None:
+        """The usage that the chunks from now on tell."""
+        self._end = b'}],"usage":' + orjson.dumps(usage) + b"}\n\n"
+
+    def chat(
+        self, index: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null", more: bytes = b""
+    ) -> bytes:
+        """All but ``index`` are JSON; ``more``: further fields of the choice, each after a comma."""
+        return b'%b%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b%b' % (
             self._begin,
             index,
             delta,
             logprobs,
             finish,
+            more,
             self._end,
         )
 
-    def text(self, index: int, text: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
-        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b' % (
+    def text(
+        self, index: int, text: bytes, logprobs: bytes = b"null", finish: bytes = b"null", more: bytes = b""
+    ) -> bytes:
+        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b' % (
             self._begin,
             index,
             text,
             logprobs,
             finish,
+            more,
             self._end,
         )
 
     def usage(self, usage: dict[str, Any]) -> bytes:
         """The last chunk, without choices."""
         return self._head + b',"choices":[],"usage":' + orjson.dumps(usage) + b"}\n\n"
+
+
+def chunk_writer(head: dict[str, Any], body: GenerationBody) -> ChunkWriter:
+    """The writer of what ``body.stream_options`` ask for."""
+    options = body.stream_options or StreamOptions()
+    with_usage, progress = bool(options.include_usage), bool(options.continuous_usage_stats)
+    return ChunkWriter(head, with_usage=with_usage, progress=with_usage and progress)
 
 
 class EventStream(Response):
