@@ -49,6 +49,9 @@ class Session:
 
     def __init__(self, options: SessionOptions | None = None) -> None:
         self.options = options if options is not None else SessionOptions()
+        self.failure = ""
+        """Why the launcher has given the runtime up, with the last log lines; empty while it has not."""
+        self.failed = asyncio.Event()
 
     async def __aenter__(self) -> Session:
         from ramet.runtime import store
@@ -107,6 +110,8 @@ class Session:
     def _runtime_failed(self, reason: str) -> None:
         """The launcher has given up a process: what is open or comes later ends with the reason, instead of
         waiting."""
+        self.failure = reason
+        self.failed.set()
         client: Client | None = getattr(self, "client", None)
         if client is not None:
             client.give_up(reason)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from folders import write_folder
 from ramet.runtime import store
@@ -63,3 +66,28 @@ def test_after_a_crash_loop_requests_fail_at_once(tmp_path: Path) -> None:
             assert time.monotonic() - started < 5
 
     asyncio.run(body())
+
+
+@pytest.mark.slow
+def test_a_server_ends_with_its_runtime_and_says_why(tmp_path: Path) -> None:
+    write_folder(tmp_path / "tiny")
+    command = [sys.executable, "-m", "ramet", "serve", "--port", "0", "--kv-tokens", "1024", "--threads", "1"]
+    server = subprocess.Popen(
+        [*command, "--model", str(tmp_path / "tiny")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    assert server.stderr is not None
+    try:
+        while "ramet serves" not in (line := server.stderr.readline()):
+            assert line, "it did not start"
+        (tmp_path / "tiny" / "model.safetensors").unlink()
+        children = psutil.Process(server.pid).children()
+        [worker] = [child for child in children if "ramet.runtime.worker" in child.cmdline()]
+        worker.kill()
+        rest = server.stderr.read()
+        assert server.wait(60) == 1
+        assert "the worker process ended with exit code 1" in rest and "the worker cannot start" in rest, rest
+    finally:
+        server.kill()

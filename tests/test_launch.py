@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ramet.runtime.launch import Launcher, LaunchFailed
 from ramet.runtime.launch.child import ChildCommand, child_environment
-from ramet.runtime.protocol.config import RuntimeConfig
+from ramet.runtime.protocol.config import RuntimeConfig, WorkerConfig
 
 CHILD = str(Path(__file__).with_name("launch_child.py"))
 
@@ -66,6 +66,15 @@ def test_what_cannot_start_says_why_and_leaves_nothing() -> None:
         failing.start()
     assert not Path(failing.config.run_dir).exists()
     assert failing.status().state == "failed"
+
+
+def test_a_pool_for_nothing_is_refused_with_the_least() -> None:
+    for tokens in (1, 8, 255):
+        config = RuntimeConfig(model="", run_dir="", worker=WorkerConfig(kv_tokens=tokens))
+        with pytest.raises(LaunchFailed, match=rf"pool of {tokens} tokens.*--kv-tokens 256 or more"):
+            Launcher(config, commands=commands()).start()
+    with Launcher(RuntimeConfig("", "", worker=WorkerConfig(kv_tokens=256)), commands=commands()) as started:
+        assert started.status().state == "ready"
 
 
 def test_a_start_that_takes_too_long_names_who_is_late() -> None:

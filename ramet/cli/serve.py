@@ -17,8 +17,10 @@ from ramet.cli.options import add_model_option, add_runtime_options, positive, s
 from ramet.runtime.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from ramet.runtime.store import ModelFolder
-    from ramet.session import SessionOptions
+    from ramet.session import Session, SessionOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +88,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(arguments: argparse.Namespace, options: SessionOptions, listener: socket.socket) -> int:
+    from ramet.runtime.launch import LaunchFailed
     from ramet.session import Session
 
     host, port = listener.getsockname()[:2]
@@ -121,8 +124,18 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
         place = f"[{host}]" if ":" in host else host
         scheme = "https" if arguments.ssl_certfile else "http"
         print(f"ramet serves {session.folder.meta.name} on {scheme}://{place}:{port}/v1", file=sys.stderr, flush=True)
-        await uvicorn.Server(config).serve(sockets=[listener])
+        server = uvicorn.Server(config)
+        watching = asyncio.create_task(_end_with_runtime(session, server))
+        await server.serve(sockets=[listener])
+        watching.cancel()
+        if session.failure:  # what supervises this server is to start it anew, instead of one that refuses for ever
+            raise LaunchFailed(session.failure)
     return 0
+
+
+async def _end_with_runtime(session: Session, server: uvicorn.Server) -> None:
+    await session.failed.wait()
+    server.should_exit = True
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:

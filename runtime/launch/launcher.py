@@ -21,6 +21,9 @@ from .child import ChildCommand
 from .rundir import RunDir
 from .supervisor import ChildStatus, Supervisor
 
+LEAST_KV_TOKENS = 256
+"""Below it a pool holds no system text with a question and an answer."""
+
 
 class LaunchFailed(RametError):
     """A process of the runtime could not be started, or was given up; the message ends with its last log lines."""
@@ -72,6 +75,7 @@ class Launcher:
         with self._lock:
             if self._supervisor is not None:
                 raise RametError("this launcher was started before; make a new one")
+            _check_pool(self.config.worker.kv_tokens)
             model = str(Path(self.config.model).absolute()) if self.config.model else ""
             scheduler = _with_context(self.config.scheduler, model)
             self._run_dir = RunDir(self.config.run_dir)
@@ -148,6 +152,15 @@ class Launcher:
         late = [child.role for child in supervisor.status() if not child.ready]
         lines = "\n".join(f"{role}:\n{self.logs(role)}" for role in late)
         return f"not ready after {self._start_timeout_s:g} s: {', '.join(late)}; the last lines of their logs:\n{lines}"
+
+
+def _check_pool(kv_tokens: int) -> None:
+    """Raises LaunchFailed for a pool that nothing of use fits into."""
+    if 0 < kv_tokens < LEAST_KV_TOKENS:
+        raise LaunchFailed(
+            f"a KV pool of {kv_tokens} tokens was asked for, a short chat alone needs more; give --kv-tokens "
+            f"{LEAST_KV_TOKENS} or more, or 0 to have it sized from free memory"
+        )
 
 
 def _with_context(scheduler: SchedulerConfig, model: str) -> SchedulerConfig:
