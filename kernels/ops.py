@@ -81,11 +81,11 @@ class Batch:
 class Ops(Protocol):
     """The ops a model may use. Every ``x`` is [N, D'] unless said otherwise."""
 
-    def embed(self, table: Weight) -> Ref:
-        """[N, D]: rows of ``table`` (V, D) at the batch's ids."""
+    def embed(self, table: Weight, factor: float = 1.0) -> Ref:
+        """[N, D]: rows of ``table`` (V, D) at the batch's ids, times ``factor``."""
 
     def rms_norm(self, x: Ref, weight: Weight, eps: float) -> Ref:
-        """x / sqrt(mean(x^2) + eps) * weight."""
+        """x / sqrt(mean(x^2) + eps) * weight. A ``weight`` (E,) shorter than the rows: each run of E by itself."""
 
     def matmul(self, x: Ref, weight: Weight) -> Ref:
         """x @ weight.T: (N, in) and (out, in) give (N, out)."""
@@ -94,6 +94,9 @@ class Ops(Protocol):
 
     def silu_mul(self, gate: Ref, up: Ref) -> Ref:
         """silu(gate) * up."""
+
+    def gelu_mul(self, gate: Ref, up: Ref) -> Ref:
+        """gelu(gate) * up, gelu by its tanh formula: x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3)))."""
 
     def bias(self, x: Ref, vector: Weight) -> Ref:
         """x + vector, for families whose projections have one."""

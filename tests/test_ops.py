@@ -91,6 +91,25 @@ def test_add_silu_mul_and_bias(case: OpSetCase) -> None:
     assert relative_error(biased, x + vector) <= case.exact
     gated = run(ops, lambda o: o.take_rows(o.silu_mul(o.embed(a), o.embed(b))), batch)
     assert relative_error(gated, x / (1 + np.exp(-x)) * y) <= case.exact
+    gated = run(ops, lambda o: o.take_rows(o.gelu_mul(o.embed(a), o.embed(b))), batch)
+    gelu = 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    assert relative_error(gated, gelu * y) <= case.exact
+    scaled = run(ops, lambda o: o.take_rows(o.embed(a, 25.25)), batch)
+    assert relative_error(scaled, x * 25.25) <= case.exact
+
+
+@pytest.mark.parametrize("size", [8, 32, 48])
+def test_rms_norm_of_runs(case: OpSetCase, size: int) -> None:
+    """As the heads of Qwen3 and Gemma 3 want it: each run of the weight's length by itself."""
+    rng = np.random.default_rng(7)
+    batch, table = inputs(19, rng)
+    weight = rng.normal(size=size).astype(np.float32)
+    ops = case.make("f32")
+    embedding, vector = ops.weight(float_tensor(table)), ops.weight(float_tensor(weight))
+    actual = run(ops, lambda o: o.take_rows(o.rms_norm(o.embed(embedding), vector, 1e-6)), batch)
+    x = table[batch.ids].astype(np.float64).reshape(19, -1, size)
+    expected = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
+    assert relative_error(actual, expected.reshape(19, -1)) <= case.exact
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -112,9 +112,14 @@ void bind_program(nb::module_& m) {
                  p.vocabulary = vocabulary;
                  p.program.heads_per_kv = heads_per_kv;
              })
-        .def("embed", [](PyProgram& p, PyWeight& table, int to) { p.program.push(embed_step(p.use(table), to)); })
+        .def("embed",
+             [](PyProgram& p, PyWeight& table, float factor, int to) {
+                 p.program.push(embed_step(p.use(table), factor, to));
+             })
         .def("norm",
-             [](PyProgram& p, int x, PyWeight& w, float eps, int to) { p.program.push(norm_step(x, p.use_vector(w), eps, to)); })
+             [](PyProgram& p, int x, PyWeight& w, int size, float eps, int to) {
+                 p.program.push(norm_step(x, p.use_vector(w), size, eps, to));
+             })
         .def("convert", [](PyProgram& p, int x) { p.program.push(convert_step(x)); })
         .def("matmul",
              [](PyProgram& p, int x, PyWeight& w, int to, bool accumulate) {
@@ -143,6 +148,7 @@ void bind_program(nb::module_& m) {
              })
         .def("add", [](PyProgram& p, int a, int b, int to) { p.program.push(add_step(a, b, to)); })
         .def("silu_mul", [](PyProgram& p, int gate, int up, int to) { p.program.push(silu_mul_step(gate, up, to)); })
+        .def("gelu_mul", [](PyProgram& p, int gate, int up, int to) { p.program.push(gelu_mul_step(gate, up, to)); })
         .def("bias", [](PyProgram& p, int x, PyWeight& v, int to) { p.program.push(bias_step(x, p.use_vector(v), to)); })
         .def("take_rows", [](PyProgram& p, int x, int to) { p.program.push(take_rows_step(x, to)); })
         .def("profile",

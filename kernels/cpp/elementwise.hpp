@@ -45,15 +45,30 @@ void quantise(const float* x, const Act& to, int row, int block, int count) {
 
 RAMET_INLINE F silu(F x) { return x / (set(1.0f) + exp(set(0.0f) - x)); }
 
-void silu_mul(const float* gate, const float* up, int n, float* out) {
+// By the tanh formula, whose (1 + tanh(u)) / 2 is the logistic function of 2 u.
+RAMET_INLINE F gelu(F x) {
+    const F inner = x * x * x * set(0.044715f) + x;
+    return x / (set(1.0f) + exp(inner * set(-1.5957691216057308f)));
+}
+
+template <class Activation>
+RAMET_INLINE void gated(const float* gate, const float* up, int n, float* out, Activation f) {
     int i = 0;
-    for (; i + 16 <= n; i += 16) st(out + i, silu(ld(gate + i)) * ld(up + i));
+    for (; i + 16 <= n; i += 16) st(out + i, f(ld(gate + i)) * ld(up + i));
     if (i < n) {
         float g[16] = {}, u[16] = {};
         for (int j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j];
-        st(g, silu(ld(g)) * ld(u));
+        st(g, f(ld(g)) * ld(u));
         for (int j = i; j < n; ++j) out[j] = g[j - i];
     }
+}
+
+void silu_mul(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](F x) { return silu(x); });
+}
+
+void gelu_mul(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](F x) { return gelu(x); });
 }
 
 void add(const float* a, const float* b, int n, float* out) {

@@ -19,6 +19,7 @@ struct Lane {
                  void* scratch);
     size_t (*gemm_scratch)();
     void (*silu_mul)(const float* gate, const float* up, int n, float* out);
+    void (*gelu_mul)(const float* gate, const float* up, int n, float* out);
     void (*add)(const float* a, const float* b, int n, float* out);
     void (*rope)(float* x, const float* cosine, const float* sine, int half, bool interleaved);
     // k or v may be null: only the other is stored then.

@@ -31,6 +31,7 @@ Lane make_lane(const char* name) {
     lane.gemm = gemm;
     lane.gemm_scratch = gemm_scratch;
     lane.silu_mul = silu_mul;
+    lane.gelu_mul = gelu_mul;
     lane.add = add;
     lane.rope = rope;
     lane.store = store;

@@ -48,26 +48,35 @@ class RowStep : public Step {
 class Embed : public RowStep {
   public:
     const char* name() const override { return "embed"; }
-    Embed(Weight table, int to) : RowStep(to), table_(table) {}
-    void row(Program& p, int r) override { unpack_row(table_, p.batch.ids[r], row_of(p.values[to].act, r)); }
+    Embed(Weight table, float factor, int to) : RowStep(to), table_(table), factor_(factor) {}
+    void row(Program& p, int r) override {
+        float* out = row_of(p.values[to].act, r);
+        unpack_row(table_, p.batch.ids[r], out);
+        if (factor_ != 1.0f)
+            for (int i = 0; i < p.values[to].width; ++i) out[i] *= factor_;
+    }
 
   private:
     Weight table_;
+    float factor_;
 };
 
 class Norm : public RowStep {
   public:
     const char* name() const override { return "norm"; }
-    Norm(int x, const float* weight, float eps, int to) : RowStep(to), x_(x), weight_(weight), eps_(eps) {}
+    Norm(int x, const float* weight, int size, float eps, int to)
+        : RowStep(to), x_(x), weight_(weight), size_(size), eps_(eps) {}
     void row(Program& p, int r) override {
         const Value& out = p.values[to];
-        p.lane.norm(row_of(p.values[x_].act, r), weight_, eps_, out.width, row_of(out.act, r));
+        for (int i = 0; i < out.width; i += size_)
+            p.lane.norm(row_of(p.values[x_].act, r) + i, weight_, eps_, size_, row_of(out.act, r) + i);
         p.convert(out, r, 0, out.width);
     }
 
   private:
     int x_;
     const float* weight_;
+    int size_;
     float eps_;
 };
 
@@ -282,6 +291,19 @@ class SiluMul : public RowStep {
     int gate_, up_;
 };
 
+class GeluMul : public RowStep {
+  public:
+    const char* name() const override { return "gelu_mul"; }
+    GeluMul(int gate, int up, int to) : RowStep(to), gate_(gate), up_(up) {}
+    void row(Program& p, int r) override {
+        const Value& out = p.values[to];
+        p.lane.gelu_mul(row_of(p.values[gate_].act, r), row_of(p.values[up_].act, r), out.width, row_of(out.act, r));
+    }
+
+  private:
+    int gate_, up_;
+};
+
 class Bias : public RowStep {
   public:
     const char* name() const override { return "bias"; }
@@ -311,9 +333,11 @@ class TakeRows : public RowStep {
 
 }  // namespace
 
-std::unique_ptr<Step> embed_step(Weight table, int to) { return std::make_unique<Embed>(table, to); }
-std::unique_ptr<Step> norm_step(int x, const float* weight, float eps, int to) {
-    return std::make_unique<Norm>(x, weight, eps, to);
+std::unique_ptr<Step> embed_step(Weight table, float factor, int to) {
+    return std::make_unique<Embed>(table, factor, to);
+}
+std::unique_ptr<Step> norm_step(int x, const float* weight, int size, float eps, int to) {
+    return std::make_unique<Norm>(x, weight, size, eps, to);
 }
 std::unique_ptr<Step> convert_step(int x) { return std::make_unique<Convert>(x); }
 std::unique_ptr<Step> matmul_step(int x, Weight w, int to, bool accumulate) {
@@ -332,6 +356,7 @@ std::unique_ptr<Step> attention_step(int q, int layer, int heads, float scale, i
 }
 std::unique_ptr<Step> add_step(int a, int b, int to) { return std::make_unique<Add>(a, b, to); }
 std::unique_ptr<Step> silu_mul_step(int gate, int up, int to) { return std::make_unique<SiluMul>(gate, up, to); }
+std::unique_ptr<Step> gelu_mul_step(int gate, int up, int to) { return std::make_unique<GeluMul>(gate, up, to); }
 std::unique_ptr<Step> bias_step(int x, const float* vector, int to) { return std::make_unique<Bias>(x, vector, to); }
 std::unique_ptr<Step> take_rows_step(int x, int to) { return std::make_unique<TakeRows>(x, to); }
 

@@ -10,8 +10,9 @@ namespace ramet {
 
 // Operands: indices of values. Norm, gate_up and attention (with a head size that is a multiple of 32) bring their result
 // into all its forms; results of others need a convert step before a matmul reads them in int8 or bf16.
-std::unique_ptr<Step> embed_step(Weight table, int to);
-std::unique_ptr<Step> norm_step(int x, const float* weight, float eps, int to);
+std::unique_ptr<Step> embed_step(Weight table, float factor, int to);
+// Each run of `size` elements of a row by itself.
+std::unique_ptr<Step> norm_step(int x, const float* weight, int size, float eps, int to);
 std::unique_ptr<Step> convert_step(int x);
 std::unique_ptr<Step> matmul_step(int x, Weight w, int to, bool accumulate);
 // to = silu(x gate) * (x up).
@@ -29,6 +30,7 @@ std::unique_ptr<Step> store_step(int k, int v, int layer);
 std::unique_ptr<Step> attention_step(int q, int layer, int heads, float scale, int window, int to);
 std::unique_ptr<Step> add_step(int a, int b, int to);
 std::unique_ptr<Step> silu_mul_step(int gate, int up, int to);
+std::unique_ptr<Step> gelu_mul_step(int gate, int up, int to);
 std::unique_ptr<Step> bias_step(int x, const float* vector, int to);
 std::unique_ptr<Step> take_rows_step(int x, int to);
 

@@ -75,15 +75,17 @@ def _allocate(
 def _emit(program: _cpu.Program, op: Fused, slot: Callable[[Symbol], int]) -> None:
     match op:
         case record.Embed():
-            program.embed(op.table.native, slot(op.out))
+            program.embed(op.table.native, op.factor, slot(op.out))
         case record.Norm():
-            program.norm(slot(op.x), op.weight.native, op.eps, slot(op.out))
+            program.norm(slot(op.x), op.weight.native, op.weight.shape[0], op.eps, slot(op.out))
         case record.Matmul():
             program.matmul(slot(op.x), op.weight.native, slot(op.out), False)
         case record.Add():
             program.add(slot(op.a), slot(op.b), slot(op.out))
         case record.SiluMul():
             program.silu_mul(slot(op.gate), slot(op.up), slot(op.out))
+        case record.GeluMul():
+            program.gelu_mul(slot(op.gate), slot(op.up), slot(op.out))
         case record.Bias():
             program.bias(slot(op.x), op.vector.native, slot(op.out))
         case record.Rope():

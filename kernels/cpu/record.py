@@ -21,6 +21,7 @@ class Symbol:
 class Embed:
     out: Symbol
     table: PackedWeight
+    factor: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,13 @@ class Add:
 
 @dataclass(frozen=True, eq=False)
 class SiluMul:
+    out: Symbol
+    gate: Symbol
+    up: Symbol
+
+
+@dataclass(frozen=True, eq=False)
+class GeluMul:
     out: Symbol
     gate: Symbol
     up: Symbol
@@ -90,7 +98,7 @@ class TakeRows:
     x: Symbol
 
 
-Op: TypeAlias = Embed | Norm | Matmul | Add | SiluMul | Bias | Rope | Store | Attention | TakeRows
+Op: TypeAlias = Embed | Norm | Matmul | Add | SiluMul | GeluMul | Bias | Rope | Store | Attention | TakeRows
 
 
 @dataclass
@@ -99,13 +107,13 @@ class Recorder:
 
     ops: list[Op] = field(default_factory=list)
 
-    def embed(self, table: PackedWeight) -> Symbol:
+    def embed(self, table: PackedWeight, factor: float = 1.0) -> Symbol:
         out = Symbol(table.shape[1])
-        self.ops.append(Embed(out, table))
+        self.ops.append(Embed(out, table, factor))
         return out
 
     def rms_norm(self, x: Symbol, weight: PackedWeight, eps: float) -> Symbol:
-        _same("rms_norm", x.width, weight.shape[0], weight.name)
+        _same("rms_norm", x.width % weight.shape[0], 0, weight.name)
         out = Symbol(x.width, x.wanted)
         self.ops.append(Norm(out, x, weight, eps))
         return out
@@ -126,6 +134,12 @@ class Recorder:
         _same("silu_mul", gate.width, up.width)
         out = Symbol(gate.width, gate.wanted)
         self.ops.append(SiluMul(out, gate, up))
+        return out
+
+    def gelu_mul(self, gate: Symbol, up: Symbol) -> Symbol:
+        _same("gelu_mul", gate.width, up.width)
+        out = Symbol(gate.width, gate.wanted)
+        self.ops.append(GeluMul(out, gate, up))
         return out
 
     def bias(self, x: Symbol, vector: PackedWeight) -> Symbol:

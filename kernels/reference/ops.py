@@ -45,12 +45,15 @@ class _Step:
     def tokens(self) -> int:
         return len(self.batch.ids)
 
-    def embed(self, table: torch.Tensor) -> torch.Tensor:
+    def embed(self, table: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
         ids = np.zeros(len(self.positions), dtype=np.int64)
         ids[: self.tokens] = self.batch.ids
-        return table[torch.from_numpy(ids)]
+        rows = table[torch.from_numpy(ids)]
+        return rows if factor == 1.0 else rows * np.float32(factor)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        if len(weight) < x.shape[-1]:
+            return self.rms_norm(x.reshape(-1, len(weight)), weight, eps).reshape(x.shape)
         values = x.numpy()
         mean = np.add.reduce(values * values, axis=-1, dtype=np.float32) / np.float32(values.shape[-1])
         return x * torch.from_numpy(1 / np.sqrt(mean + np.float32(eps)))[:, None] * weight
@@ -64,6 +67,12 @@ class _Step:
     def silu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         with np.errstate(over="ignore"):  # exp of a large negative gate is inf, and the quotient 0, as it should be
             return gate / torch.from_numpy(1 + np.exp(-gate.numpy())) * up
+
+    def gelu_mul(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        x = gate.numpy()
+        with np.errstate(over="ignore"):
+            inner = np.float32(-2 * (2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
+            return gate / torch.from_numpy(1 + np.exp(inner)) * up
 
     def bias(self, x: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
         return x + vector
