@@ -62,18 +62,19 @@ def wander(constraint: CompiledConstraint, tokenizer: Tokenizer, length: int, rn
         if not step:
             row[:] = 0
             matcher.fill_mask(row)
-            allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: tokenizer.vocab_size])
-            plain = [int(token) for token in allowed if token not in tokenizer.end_ids]
-            if not plain:
+            bits = np.unpackbits(row.view(np.uint8), bitorder="little")[: tokenizer.vocab_size]
+            bits[list(tokenizer.end_ids)] = 0
+            plain = np.flatnonzero(bits)
+            if not len(plain):
                 break
-            step = [rng.choice(plain)]
+            step = [int(plain[rng.randrange(len(plain))])]
         assert matcher.advance(step)
         ids += step
     return ids[:length]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_cut_answer_ends_validly_inside_its_budget_or_is_refused(
     constraint: CompiledConstraint, tokenizer: Tokenizer, goal: Target, seed: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_a_cut_answer_ends_validly_inside_its_budget_or_is_refused(
     refused = kept = 0
     for budget in [*range(8, 60, 4), *range(60, 200, 20)]:
         ids = wander(constraint, tokenizer, budget, rng)
-        closed = closer.close(constraint, ids, budget)
+        closed = closer.close(goal.binding.spec(""), ids, budget)
         if closed is None:
             refused += 1
             assert budget < 60
@@ -94,12 +95,12 @@ def test_a_cut_answer_ends_validly_inside_its_budget_or_is_refused(
     assert refused < 10 and kept > 0
 
 
-def test_what_fits_is_kept_as_it_is(constraint: CompiledConstraint, tokenizer: Tokenizer) -> None:
+def test_what_fits_is_kept_as_it_is(tokenizer: Tokenizer, goal: Target) -> None:
     text = '{"name":"Pot","count":1,"note":"","parts":[{"label":"lid","weight":null,"tags":["red"]}],"state":"new"}'
     whole = tokenizer.encode(text)
     closer = Closer(tokenizer)
     for cut in range(len(whole) - 8, len(whole)):
-        closed = closer.close(constraint, whole[:cut], len(whole) + 2)
+        closed = closer.close(goal.binding.spec(""), whole[:cut], len(whole) + 2)
         assert closed is not None
         assert closed[:cut] == whole[:cut]
 

@@ -83,15 +83,12 @@ class Judge:
             return Verdict("length", error=error, note="An earlier answer was too long. Keep every text short.")
         if self._options.on_length == "error" or self._closer is None:
             return Verdict("length", error=error)
-        ids = await asyncio.to_thread(self._closed, self._closer, spec, choice.ids, budget)
+        ids = await asyncio.to_thread(self._closer.close, spec, choice.ids, budget)
         if ids is None:
             return Verdict("length", error=f"{error} (no end fits into {budget} tokens)")
         verdict = self.read(self._tokenizer.decode(ids).decode(errors="replace"))
-        closed = f"closed at {budget} tokens: {lacking} ended in a short way"
+        closed = f"closed at {budget} tokens: {lacking} ended in the shortest way"
         return Verdict(verdict.status, verdict.value, verdict.error or closed)
-
-    def _closed(self, closer: Closer, spec: ConstraintSpec, ids: list[int], budget: int) -> list[int] | None:
-        return closer.close(compile(spec, self._tokenizer), ids, budget)
 
     def _confidence(self, choice: ChoiceResult) -> Confidence | None:
         if not self._options.confidence or choice.logprobs is None:

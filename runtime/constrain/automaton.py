@@ -25,6 +25,11 @@ class Automaton:
     edges: NDArray[np.int32]
     final: NDArray[np.bool_]
 
+    def follow(self, states: NDArray[np.int32], read: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The state behind each state and byte."""
+        found: NDArray[np.int32] = self.edges[states, read]
+        return found
+
 
 def automaton(lang: Lang, limit: int) -> Automaton:
     """Raises ConstraintTooComplex beyond ``limit`` states."""

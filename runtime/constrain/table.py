@@ -94,7 +94,7 @@ def build(lang: Lang, vocabulary: Vocabulary) -> Table:
     seen = {0}
     parts: list[tuple[NDArray[np.int32], ...]] = []
     while len(wave):
-        parts.append(walk(vocabulary.trie, machine, wave))
+        parts.append(walk(vocabulary.trie, machine.follow, wave))
         reached = np.flatnonzero(np.bincount(parts[-1][2], minlength=1))
         fresh = [state for state in reached.tolist() if state not in seen]
         seen.update(fresh)

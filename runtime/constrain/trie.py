@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from ramet.runtime.constrain.automaton import Automaton
+
+Follow: TypeAlias = "Callable[[NDArray[np.int32], NDArray[np.int32]], NDArray[np.int32]]"
+"""The state of an automaton behind each state and byte, -1 where there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,7 @@ def _starts(counts: list[int]) -> NDArray[np.int32]:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
 
 
-def walk(trie: Trie, automaton: Automaton, states: NDArray[np.int32]) -> tuple[NDArray[np.int32], ...]:
+def walk(trie: Trie, follow: Follow, states: NDArray[np.int32]) -> tuple[NDArray[np.int32], ...]:
     """Where each token leads from each of the states: (state, token, next state), one entry per token allowed.
 
     All states go down the tree together, one byte at a time; what dies is dropped.
@@ -61,7 +64,7 @@ def walk(trie: Trie, automaton: Automaton, states: NDArray[np.int32]) -> tuple[N
     source, node, here = states, np.zeros(len(states), np.int32), states
     found: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]] = []
     while len(node):
-        source, node, here = _down(trie, automaton, source, node, here)
+        source, node, here = _down(trie, follow, source, node, here)
         counts = trie.token_starts[node + 1] - trie.token_starts[node]
         places = _spread(trie.token_starts[node], counts)
         found.append((np.repeat(source, counts), trie.tokens[places], np.repeat(here, counts)))
@@ -73,14 +76,14 @@ def walk(trie: Trie, automaton: Automaton, states: NDArray[np.int32]) -> tuple[N
 
 def _down(
     trie: Trie,
-    automaton: Automaton,
+    follow: Follow,
     source: NDArray[np.int32],
     node: NDArray[np.int32],
     here: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
     counts = trie.starts[node + 1] - trie.starts[node]
     places = _spread(trie.starts[node], counts)
-    following = automaton.edges[np.repeat(here, counts), trie.byte[places]]
+    following = follow(np.repeat(here, counts), trie.byte[places])
     alive = following >= 0
     return np.repeat(source, counts)[alive], trie.child[places][alive], following[alive]
 

@@ -58,8 +58,12 @@ class UniqueMatcher:
         self._text = b""
 
     def advance(self, ids: Sequence[int]) -> bool:
+        # The engine first: what follows the text relies on its being the beginning of JSON.
+        if not self._inner.advance(ids):
+            return False
         states = self._follow(ids)
-        if states is None or not self._inner.advance(ids):
+        if states is None:
+            self._inner.rollback(len(ids))
             return False
         self._states += states
         for token in ids:
