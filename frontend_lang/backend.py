@@ -107,9 +107,8 @@ class Branch(Protocol):
     def close(self) -> None:
         """Let go of the KV; ids and text stay, and a later call sends them again. Idempotent."""
 
-    @property
-    def ids(self) -> Sequence[int]:
-        """Token ids, as far as they are known."""
+    async def token_ids(self) -> Sequence[int]:
+        """As far as they are known: text after the last call is not encoded yet."""
 
     def snippet(self, start: int, stop: int) -> str:
         """Text of ids[start:stop], special tokens included."""

@@ -1,4 +1,4 @@
-"""Many runs of one program: a sliding window over the items, in order."""
+"""Many runs of one program: a sliding window over the items, in order; compiled where nobody can tell."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import contextvars
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .core import StateCore
 from .run import Run
+from .shapes import log
 from .state import State
+from .symbols import TraceError
 
 if TYPE_CHECKING:
     from .program import Call, Function
@@ -22,46 +25,51 @@ AUTO_THREADS = 64
 AUTO_COROUTINES = 1000
 
 
-def run_batch(
-    program: Function[R],
-    items: Iterable[Any],
-    options: Mapping[str, Any],
-    num_threads: int | str,
-    progress_bar: bool,
-) -> Iterator[State[R]]:
-    """Yields the finished states in order; at most ``num_threads`` bodies are in flight."""
-    limit = _limit(program, num_threads)
-    total = len(items) if isinstance(items, Sized) else None
-    return _run(program, items, dict(options), limit, _Bar(total) if progress_bar else None)
+@dataclass(frozen=True)
+class Batch(Generic[R]):
+    """``compiled``: True: only so, else TraceError; False: never; None: where the program allows it."""
+
+    program: Function[R]
+    options: Mapping[str, Any]
+    num_threads: int | str
+    compiled: bool | None
+
+    def __post_init__(self) -> None:
+        count = self.num_threads
+        if count != "auto" and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise ValueError(f"num_threads must be 'auto' or a number of 1 or more, got {count!r}")
+
+    def limit(self, is_async: bool) -> int:
+        """Bodies in flight."""
+        if isinstance(self.num_threads, int):
+            return self.num_threads
+        return AUTO_COROUTINES if is_async else AUTO_THREADS
+
+    def run(self, items: Iterable[Any], progress_bar: bool) -> Iterator[State[R]]:
+        """Yields the finished states in order."""
+        total = len(items) if isinstance(items, Sized) else None
+        return _run(self, items, _Bar(total) if progress_bar else None)
 
 
-def _limit(program: Function[Any], num_threads: int | str) -> int:
-    if num_threads == "auto":
-        return AUTO_COROUTINES if program.is_async else AUTO_THREADS
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-        raise ValueError(f"num_threads must be 'auto' or a number of 1 or more, got {num_threads!r}")
-    return num_threads
-
-
-def _run(
-    program: Function[R], items: Iterable[Any], options: dict[str, Any], limit: int, bar: _Bar | None
-) -> Iterator[State[R]]:
-    pool = None if program.is_async else ThreadPoolExecutor(limit, thread_name_prefix=f"ramet-{program.name}")
+def _run(batch: Batch[R], items: Iterable[Any], bar: _Bar | None) -> Iterator[State[R]]:
+    name = f"ramet-{batch.program.name}"
+    pool = ThreadPoolExecutor(batch.limit(False), thread_name_prefix=name)  # a thread begins when there is work for it
+    gate = _Gate(batch.limit(True))
+    start = _Start(batch, pool, gate, bar)
     window: deque[tuple[State[R], Future[None] | None]] = deque()
     source = iter(items)
-    # Results wait for their turn, so that a slow item does not idle the rest: twice the bodies in flight may be open.
-    width = 2 * limit
-    gate = _Gate(limit)
     try:
         exhausted = False
         while window or not exhausted:
-            while not exhausted and len(window) < width:
+            # Results wait for their turn, so that a slow item does not idle the rest: twice the bodies in flight may
+            # be open.
+            while not exhausted and len(window) < 2 * batch.limit(start.last_is_async):
                 try:
                     item = next(source)
                 except StopIteration:
                     exhausted = True
                     break
-                window.append(_start(program, item, options, pool, gate, bar))
+                window.append(start(item))
             if window:
                 state, future = window.popleft()
                 if future is not None:
@@ -72,8 +80,7 @@ def _run(
             if future is not None:
                 future.cancel()
             state._core.run.cancel("its batch was given up")
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)
         if bar is not None:
             bar.close()
 
@@ -91,35 +98,62 @@ class _Gate:
         return self._semaphore
 
 
-def _start(
-    program: Function[R],
-    item: Any,
-    options: dict[str, Any],
-    pool: ThreadPoolExecutor | None,
-    gate: _Gate,
-    bar: _Bar | None,
-) -> tuple[State[R], Future[None] | None]:
-    args, kwargs = _arguments(item)
-    try:
-        call = program.prepare(args, {**options, **kwargs})
-    except (TypeError, ValueError) as error:
-        call = program.prepare_options(options)
+class _Start(Generic[R]):
+    """Sets one item going."""
+
+    def __init__(self, batch: Batch[R], pool: ThreadPoolExecutor, gate: _Gate, bar: _Bar | None) -> None:
+        self._batch, self._pool, self._gate, self._bar = batch, pool, gate, bar
+        self._said = False
+        self.last_is_async = batch.program.is_async
+
+    def __call__(self, item: Any) -> tuple[State[R], Future[None] | None]:
+        program, options = self._batch.program, dict(self._batch.options)
+        args, kwargs = _arguments(item)
+        try:
+            call = program.prepare(args, {**options, **kwargs})
+        except (TypeError, ValueError) as error:
+            return self._refused(error, options), None
+        program, call = self._way(program, call)
+        self.last_is_async = program.is_async
         state = program.start(call)
+        if program.is_async:
+            loop = state._core.run.backend.loop.loop
+            future = asyncio.run_coroutine_threadsafe(_one_async(program, state, call, self._gate), loop)
+        else:
+            context = contextvars.copy_context()
+            future = self._pool.submit(context.run, _one, program, state, call)
+        if self._bar is not None:
+            future.add_done_callback(lambda _: self._bar.advance() if self._bar is not None else None)
+        return state, future
+
+    def _refused(self, error: Exception, options: Mapping[str, Any]) -> State[R]:
+        state = self._batch.program.start(self._batch.program.prepare_options(options))
         state._core.run.fail_body(error)
         state._core.run.end_body()
-        if bar is not None:
-            bar.advance()
-        return state, None
-    state = program.start(call)
-    if pool is not None:
-        context = contextvars.copy_context()
-        future = pool.submit(context.run, _one, program, state, call)
-    else:
-        loop = state._core.run.backend.loop.loop
-        future = asyncio.run_coroutine_threadsafe(_one_async(program, state, call, gate), loop)
-    if bar is not None:
-        future.add_done_callback(lambda _: bar.advance())
-    return state, future
+        if self._bar is not None:
+            self._bar.advance()
+        return state
+
+    def _way(self, program: Function[R], call: Call) -> tuple[Function[R], Call]:
+        """Live, or by a graph."""
+        forced = self._batch.compiled
+        if program.is_async or forced is False or (forced is None and program.num_api_spec_tokens):
+            if forced:
+                raise TraceError(
+                    f"program {program.name!r} cannot be compiled: it is `async def`", program=program.name
+                )
+            return program, call
+        try:
+            given = program.given(call)
+            compiled, taken = program.shapes.find(given, trusted=forced is True)
+        except TraceError as error:
+            if forced:
+                raise
+            if not self._said:
+                self._said = True
+                log.info("a batch runs live: %s", error)
+            return program, call
+        return compiled, replace(call, args=(), kwargs=dict(taken))
 
 
 def _arguments(item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

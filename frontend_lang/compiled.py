@@ -4,50 +4,53 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from .async_state import AsyncState
-from .backend import Backend
-from .core import StateCore
-from .expr import Expr
+from .backend import Backend, Branch
+from .expr import Expr, Gen
 from .graph import Block, GenOp, Graph, RoleOp, TextOp
 from .options import Options
 from .program import Function
-from .replay import Replay, as_text, rebuild
-from .slot import CallSlot, Slot
-
-if TYPE_CHECKING:
-    from .graph import Ref
+from .replay import Replay
+from .tools import Tool, ToolCall, ToolUse, as_tools
 
 R = TypeVar("R")
 
 
-class Result(Protocol):
-    """What a backend that runs whole graphs gives back: slots by number, variables of the root by name."""
+class RemoteRun(Protocol):
+    """One run of a graph that happens elsewhere. Its branches are told what their calls became."""
 
-    text: str
-    messages: list[dict[str, str]]
-    variables: dict[str, Any]
-    metas: dict[str, Any]
-    slots: dict[int, Any]
-    returns: Any
+    async def answer_tools(self, branch: Branch, use: ToolUse, calls: Sequence[ToolCall], /) -> list[ToolCall]:
+        """See Run."""
+
+    def open(self) -> Branch:
+        """The next root: of the program itself, then of those that it calls, in their order."""
+
+    def cancel(self) -> None:
+        """Idempotent; on the backend's loop."""
 
 
 @runtime_checkable
 class RunsGraphs(Protocol):
-    """A backend that runs a compiled program by itself, next to its scheduler."""
+    """A backend that runs compiled programs by itself, next to its scheduler."""
 
-    async def run_graph(self, graph: Graph, arguments: Mapping[str, str], options: Options) -> Result: ...
+    def start_graph(
+        self, graph: Graph, arguments: Mapping[str, str], options: Options, streamed: bool
+    ) -> RemoteRun: ...
 
 
 class Compiled(Function[R], Generic[R]):
     """Runs like the program that it was made of: `run`, `run_batch`, `run_async`, ``stream=True``. No run needs a
     thread, and what does not depend on each other runs at the same time. ``graph`` is the program as data."""
 
-    def __init__(self, graph: Graph, exprs: Sequence[Expr] = ()) -> None:
+    def __init__(
+        self, graph: Graph, exprs: Sequence[Expr] = (), tools: Sequence[Callable[..., object] | Tool] = ()
+    ) -> None:
         self.graph = graph
         self._exprs = list(exprs)
+        self._tools = {tool.name: tool for tool in (*_tools_of(exprs), *(as_tools(tools) if tools else ()))}
 
         names = [*graph.arguments, *graph.defaults]
 
@@ -64,20 +67,24 @@ class Compiled(Function[R], Generic[R]):
         super().__init__(body)
 
     @classmethod
-    def of(cls, program: Function[R], constants: Mapping[str, Any]) -> Compiled[R]:
-        """Raises TypeError for a constant that is no parameter, TraceError where the body cannot be traced."""
+    def of(
+        cls, program: Function[R], constants: Mapping[str, Any], texts: Mapping[str, bool] | None = None
+    ) -> Compiled[R]:
+        """``texts``: see `trace`. Raises TypeError for a constant that is no parameter, TraceError where the body
+        cannot be traced."""
         from .tracing import trace
 
         for name in constants:
             if name not in program.signature.parameters:
                 raise TypeError(f"{program.name}() has no parameter {name!r}; it has: {', '.join(program.arg_names)}")
-        graph, exprs = trace(program, constants)
+        graph, exprs = trace(program, constants, texts)
         return cls(graph, exprs)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Compiled[Any]:
-        """A program from `to_json`'s text. Its values are text and JSON: parsers of pydantic models are not in it."""
-        return Compiled(Graph.from_json(text))
+    def from_json(cls, text: str | bytes, tools: Sequence[Callable[..., object] | Tool] = ()) -> Compiled[Any]:
+        """A program from `to_json`'s text. Its values are text and JSON: parsers of pydantic models are not in it, nor
+        are the functions behind its ``tools``."""
+        return Compiled(Graph.from_json(text), tools=tools)
 
     def to_json(self) -> str:
         return self.graph.to_json()
@@ -106,42 +113,26 @@ class Compiled(Function[R], Generic[R]):
             Compiled(Graph(self.graph.name, self.graph.file, (), Block(ops))).run(backend=backend).sync()
 
     async def _go(self, state: AsyncState, arguments: Mapping[str, Any]) -> Any:
-        core = state._core
-        given = {**self.graph.defaults, **arguments}
-        known = {name: as_text(value) for name, value in given.items()}
-        backend = core.run.backend
+        known = {name: str(value) for name, value in {**self.graph.defaults, **arguments}.items()}
+        return await state._core.run.backend.loop.join(self._replay(state, known))
+
+    async def _replay(self, state: AsyncState, arguments: Mapping[str, str]) -> Any:
+        core, run, backend = state._core, state._core.run, state._core.run.backend
+        elsewhere: RemoteRun | None = None
         if isinstance(backend, RunsGraphs):
-            return await core.run.backend.loop.join(self._elsewhere(backend, core, known))
-        replay = Replay(core, self.graph, self._exprs, known)
-        core.run.held.append(replay)
-        return await core.run.backend.loop.join(replay.run())
+            elsewhere = backend.start_graph(self.graph, arguments, run.options, run.streamed)
+            run.on_cancel, run.answer_tools = elsewhere.cancel, elsewhere.answer_tools
+            core.branch = elsewhere.open()
+        replay = Replay(
+            core, self.graph, self._exprs, arguments, self._tools, None if elsewhere is None else elsewhere.open
+        )
+        run.held.append(replay)
+        return await replay.run()
 
-    async def _elsewhere(self, backend: RunsGraphs, core: StateCore, arguments: dict[str, str]) -> Any:
-        result = await backend.run_graph(self.graph, arguments, core.run.options)
-        slots: dict[int, Slot] = {}
-        for number, value in result.slots.items():
-            expr = self._exprs[number] if number < len(self._exprs) else None
-            slot = CallSlot(getattr(expr, "name", None), parse=getattr(expr, "parse", None))
-            slot.stream.append(value if isinstance(value, str) else "")
-            slot.resolve(value)
-            slots[number] = slot
-            if expr is not None:
-                core.declared[expr] = slot
-        for name, value in result.variables.items():
-            named = CallSlot(name, parse=self._parser(name))
-            named.stream.append(value if isinstance(value, str) else "")
-            named.resolve(value, result.metas.get(name))
-            core.declare(name, named)
-        core.log.append(result.text)
-        core.messages.extend(result.messages)
 
-        async def value_of(ref: Ref, typed: bool) -> Any:
-            slot = slots[ref.slot]
-            value = slot.typed() if typed else slot.value()
-            return value[ref.item] if ref.item >= 0 else value
-
-        return await rebuild(result.returns, value_of, arguments)
-
-    def _parser(self, name: str) -> Any:
-        found = [getattr(expr, "parse", None) for expr in self._exprs if getattr(expr, "name", None) == name]
-        return found[-1] if found else None
+def _tools_of(exprs: Sequence[Expr]) -> list[Tool]:
+    tools: list[Tool] = []
+    for expr in exprs:
+        if isinstance(expr, Gen) and expr.tools is not None:
+            tools += expr.tools.tools
+    return tools

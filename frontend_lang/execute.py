@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,12 @@ async def deferred(core: StateCore, pieces: Sequence[str | tuple[Slot, int]]) ->
             continue
         slot, item = piece
         await slot.wait()
-        value = slot.value()
+        try:
+            value = slot.value()
+        except Exception:
+            # The body ends where it reads this value, with the value's error, and cancels what it has begun.
+            await asyncio.get_running_loop().create_future()
+            raise
         texts.append(str(value[item] if item >= 0 else value))
     await text(core, "".join(texts))
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from ramet.runtime.protocol.messages import ConstraintSpec
 
-VERSION = 1
+VERSION = 2
 
 
 class Ref(Struct, frozen=True, tag="ref", omit_defaults=True):
@@ -28,11 +28,38 @@ class Op(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class TextOp(Op, frozen=True, tag="text"):
-    """``parts``: strings and references, joined."""
+    """``parts``: strings and references, joined. ``file``: where ``line`` is, if not in the graph's own file."""
 
     branch: int
     parts: tuple[str | Ref, ...]
     line: int = 0
+    file: str = ""
+
+
+class ToolSpec(Struct, frozen=True):
+    """A tool as the model sees it; its function stays with whoever runs the program."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class ToolUseSpec(Struct, frozen=True):
+    """See ``tools.ToolUse``."""
+
+    tools: tuple[ToolSpec, ...]
+    max_rounds: int
+    choice: str
+    errors: str
+
+
+class ToolsOp(Op, frozen=True, tag="tools"):
+    """Tell the model of the tools."""
+
+    branch: int
+    tools: tuple[ToolSpec, ...]
+    line: int = 0
+    file: str = ""
 
 
 class GenOp(Op, frozen=True, tag="gen"):
@@ -46,6 +73,8 @@ class GenOp(Op, frozen=True, tag="gen"):
     what: str = ""
     whole: bool = False
     line: int = 0
+    file: str = ""
+    tools: ToolUseSpec | None = None
 
 
 class SelectOp(Op, frozen=True, tag="select"):
@@ -55,6 +84,7 @@ class SelectOp(Op, frozen=True, tag="select"):
     choices: tuple[str, ...]
     method: str = "token_length_normalized"
     line: int = 0
+    file: str = ""
 
 
 class RoleOp(Op, frozen=True, tag="role"):
@@ -70,6 +100,23 @@ class ScopeOp(Op, frozen=True, tag="scope"):
     name: str
     begin: bool
     slot: int = -1
+
+
+class SetOp(Op, frozen=True, tag="set"):
+    """``state[name] = value``; the value is described as a returned one."""
+
+    branch: int
+    name: str
+    value: Any
+
+
+class ReadOp(Op, frozen=True, tag="read"):
+    """The body reads these values (``typed``: parsed), or waits for all of the branch (no slots): where one has failed,
+    the body ends here with its error."""
+
+    branch: int
+    slots: tuple[int, ...] = ()
+    typed: bool = False
 
 
 class OpenOp(Op, frozen=True, tag="open"):
@@ -102,7 +149,10 @@ class ChooseOp(Op, frozen=True, tag="choose"):
 class Block(Struct, frozen=True, omit_defaults=True):
     """Ops, and what the body returns at their end (unless a ChooseOp is last)."""
 
-    ops: tuple[TextOp | GenOp | SelectOp | RoleOp | ScopeOp | OpenOp | ForkOp | JoinOp | ChooseOp, ...]
+    ops: tuple[
+        TextOp | ToolsOp | GenOp | SelectOp | RoleOp | ScopeOp | SetOp | ReadOp | OpenOp | ForkOp | JoinOp | ChooseOp,
+        ...,
+    ]
     returns: Any = None
 
 

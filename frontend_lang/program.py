@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from .async_state import AsyncState
 from .backend import Backend
-from .batch import run_batch
+from .batch import Batch
 from .core import StateCore
 from .defaults import as_backend, default_backend
 from .options import NOTHING, RESERVED, Options, make_options
 from .run import Run, current_run
+from .shapes import Shapes
 from .state import State
+from .symbols import TraceError
 from .tracer import Tracer, current_tracer
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Body = Callable[..., Any]
 
+_UNBOUND = object()
+_VAR, _KEYWORDS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _CONTROL = frozenset(("backend", "stream", "use_thread", "sampling"))
 
 
@@ -48,6 +52,7 @@ class Function(Generic[R]):
         self.body = body
         self.bound = dict(bound or {})
         self.num_api_spec_tokens = num_api_spec_tokens
+        self._shapes: Shapes | None = None
         parameters = list(inspect.signature(body).parameters.values())
         if not parameters or parameters[0].kind not in (
             inspect.Parameter.POSITIONAL_ONLY,
@@ -119,7 +124,9 @@ class Function(Generic[R]):
         """A state with nothing in it yet."""
         outer = current_run.get()
         backend = call.backend or (outer.backend if outer is not None else default_backend())
-        run = Run(self.name, backend, call.options, self.num_api_spec_tokens or 0)
+        run = Run(self.name, backend, call.options, self.num_api_spec_tokens or 0, call.stream)
+        if outer is not None:
+            outer.inner.add(run)
         return State(StateCore(run, backend.open()))
 
     def compile(self, **constants: Any) -> Compiled[R]:
@@ -191,13 +198,32 @@ class Function(Generic[R]):
         num_threads: int | str = "auto",
         progress_bar: bool = False,
         generator_style: bool = False,
+        compile: bool | None = None,
         **options: Any,
     ) -> list[State[R]] | Iterator[State[R]]:
         """Run the program once per item (a dict of arguments, or a tuple of them) and return the finished states in
         order. An item that fails has its error in ``state.error()`` and raises it where it is read; the others go on.
-        ``num_threads``: bodies in flight. ``generator_style``: an iterator that holds a few states at a time."""
-        states = run_batch(self, batch_kwargs, options, num_threads, progress_bar)
+        ``num_threads``: bodies in flight. ``generator_style``: an iterator that holds a few states at a time.
+        ``compile``: the items run by the program's graph where that gives the same (see `compile`), and live
+        otherwise; True: by the graph, or TraceError; False: live."""
+        if compile is not None and "compile" in self.signature.parameters:
+            options, compile = {**options, "compile": compile}, None
+        states = Batch(self, options, num_threads, compile).run(batch_kwargs, progress_bar)
         return states if generator_style else list(states)
+
+    @property
+    def shapes(self) -> Shapes:
+        """Graphs of the program, by what it is given."""
+        if self._shapes is None:
+            self._shapes = Shapes(self)
+        return self._shapes
+
+    def given(self, call: Call) -> dict[str, Any]:
+        """Arguments of a call that are not bound or defaults, by name. Raises TraceError where some have no name."""
+        values = self.signature.bind_partial(*call.args, **call.kwargs).arguments
+        if any(self.signature.parameters[name].kind in (_VAR, _KEYWORDS) for name in values):
+            raise TraceError(f"program {self.name!r} is not compiled by itself: it takes any number of arguments")
+        return {name: value for name, value in values.items() if self.bound.get(name, _UNBOUND) is not value}
 
     def _traced(self, tracer: Tracer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> State[R]:
         """A call inside another program that is being compiled."""

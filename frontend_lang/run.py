@@ -6,14 +6,18 @@ import contextvars
 import threading
 import time
 import weakref
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .backend import Backend
+from .backend import Backend, Branch
 from .calls import CallRecord
 from .options import NOTHING, Options
+from .tools import ToolCall, ToolUse, answer_here
 
 if TYPE_CHECKING:
     from .core import StateCore
+
+AnswerTools = Callable[[Branch, ToolUse, Sequence[ToolCall]], Awaitable[list[ToolCall]]]
 
 current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("ramet_current_run", default=None)
 """The run whose body is being executed: programs called inside it use its backend."""
@@ -22,14 +26,29 @@ current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("ramet_
 class Run:
     """``body_done``: the body has returned (or raised)."""
 
-    def __init__(self, program: str, backend: Backend, options: Options = NOTHING, spec_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        program: str,
+        backend: Backend,
+        options: Options = NOTHING,
+        spec_tokens: int = 0,
+        streamed: bool = False,
+        answer_tools: AnswerTools = answer_here,
+    ) -> None:
         self.program = program
         self.backend = backend
         self.options = options
         self.spec_tokens = spec_tokens
+        self.streamed = streamed
+        """Its texts are read while they grow."""
+        self.answer_tools = answer_tools
+        """What calls the tools that the model calls."""
+        self.on_cancel: Callable[[], None] | None = None
         self.body_done = False
         self.body_error: BaseException | None = None
         self.cores: weakref.WeakSet[StateCore] = weakref.WeakSet()
+        self.inner: weakref.WeakSet[Run] = weakref.WeakSet()
+        """Programs that the body has called."""
         self.started = time.monotonic()
         self.calls: list[CallRecord] = []
         """Every call of every branch, as they ended."""
@@ -63,5 +82,9 @@ class Run:
 
     def cancel(self, reason: str) -> None:
         """Stop every generation of this run; values that are not there yet raise ProgramCancelled."""
+        if self.on_cancel is not None and not self.backend.loop.closed:
+            self.backend.loop.call(self.on_cancel)
         for core in self.members():
             core.cancel(reason)
+        for run in list(self.inner):
+            run.cancel(reason)

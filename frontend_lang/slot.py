@@ -175,6 +175,34 @@ class SetSlot:
         return None
 
 
+class DerivedSlot:
+    """A variable that a compiled body sets, made of others."""
+
+    __slots__ = ("_make", "_parts", "stream", "where")
+
+    def __init__(self, parts: list[Slot], make: Callable[[], Value], where: Where = UNKNOWN) -> None:
+        self._parts, self._make = parts, make
+        self.where = where
+        self.stream = TextLog()
+        self.stream.ended = True
+
+    @property
+    def done(self) -> bool:
+        return all(part.done for part in self._parts)
+
+    async def wait(self) -> None:
+        for part in self._parts:
+            await part.wait()
+
+    def value(self) -> Value:
+        return self._make()
+
+    typed = value
+
+    def meta(self) -> Any:
+        return None
+
+
 class JoinedSlot:
     """A variable of several branches, in their order; None for a branch that does not have it."""
 

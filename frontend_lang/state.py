@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -169,7 +170,10 @@ class State(_StateBase[R]):
     def token_ids(self) -> list[int]:
         """Token ids of the branch, as far as they are encoded; text after the last call may be missing."""
         reading.settle(self._core)
-        return [] if self._core.branch is None else list(self._core.branch.ids)
+        branch, loop = self._core.branch, self._core.run.backend.loop
+        if branch is None:
+            return []
+        return list(asyncio.run(branch.token_ids()) if loop.closed else loop.wait(branch.token_ids()))
 
     def error(self) -> BaseException | None:
         """The first error of this state, its body or the branches joined into it; None if all went well. Waits."""

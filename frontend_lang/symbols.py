@@ -6,6 +6,7 @@ the reference is found again in the text that it went into. Whatever would look 
 
 from __future__ import annotations
 
+import contextvars
 import re
 import zlib
 from collections.abc import Callable
@@ -19,9 +20,21 @@ _OPEN, _CLOSE = "\ue0f0", "\ue0f1"
 _MARK = re.compile(f"{_OPEN}([0-9]+)x([0-9a-f]{{8}})[^{_CLOSE}]*{_CLOSE}")
 
 
+refusals: contextvars.ContextVar[list[TraceError] | None] = contextvars.ContextVar("ramet_refusals", default=None)
+"""Every TraceError of the trace that is under way: a body that catches it is refused all the same."""
+
+
 class TraceError(ProgramError):
     """The body cannot be compiled: what it does depends on a value that is known only when it runs. ``where``: the
-    line."""
+    line; ``argument``: the program's argument that it depends on, if it is one."""
+
+    argument: str | None = None
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        raised = refusals.get()
+        if raised is not None:
+            raised.append(self)
 
 
 class Symbols:
@@ -43,6 +56,11 @@ class Symbols:
         symbol = Symbol(f"{_OPEN}{body}{_CLOSE}")
         symbol.what, symbol.ref, symbol.decide, symbol.program = what, ref, decide, self.program
         return symbol
+
+    def argument(self, name: str, is_text: bool) -> Symbol | Quotable:
+        """What stands for an argument."""
+        symbol = self.make(Ref(argument=name), f"argument {name!r}")
+        return symbol if is_text else Quotable(symbol)
 
     def parts(self, text: str, where: Where) -> tuple[str | Ref, ...]:
         """A text taken apart into constants and references. Raises TraceError if a marker was changed."""
@@ -91,18 +109,20 @@ class Symbol(str):
 def _value(symbol: Symbol, operation: str) -> str:
     if symbol.decide is not None:
         return symbol.decide()
-    refuse(symbol.program, f"{symbol.what} is looked at ({operation})")
+    refuse(symbol.program, f"{symbol.what} is looked at ({operation})", symbol.ref.argument or None)
 
 
-def refuse(program: str, what: str) -> NoReturn:
+def refuse(program: str, what: str, argument: str | None = None) -> NoReturn:
     """Raises TraceError with the line of the body."""
     where = caller()
-    raise TraceError(
+    error = TraceError(
         f"program {program!r} cannot be compiled: {what} at {where}, but its value is known only when the program "
         "runs. Run it live, or give arguments that the body computes with as constants: compile(name=value)",
         program=program,
         where=where,
     )
+    error.argument = argument
+    raise error
 
 
 def _guard(name: str) -> Any:
@@ -149,6 +169,36 @@ for _name in ("__int__", "__float__", "__index__"):
         return int(_value(self, _name)) if _name != "__float__" else float(_value(self, _name))
 
     setattr(Symbol, _name, _number)
+
+
+class Quotable:
+    """An argument that is no text (a number, None): it can be quoted in an f-string, and nothing else."""
+
+    def __init__(self, symbol: Symbol) -> None:
+        vars(self)["_symbol"] = symbol
+
+    def __format__(self, spec: str) -> str:
+        return format(vars(self)["_symbol"], spec)
+
+    def __str__(self) -> str:
+        return str.__str__(vars(self)["_symbol"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refused()
+
+    def _refused(self, *_: object) -> NoReturn:
+        symbol = vars(self)["_symbol"]
+        refuse(symbol.program, f"{symbol.what} is looked at", symbol.ref.argument)
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __getitem__ = __call__ = _refused
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __neg__ = __pow__ = __abs__ = _refused
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __rmod__ = __round__ = __and__ = __or__ = _refused
+    __iter__ = __len__ = __bool__ = __int__ = __float__ = __index__ = __repr__ = _refused
+    __hash__ = _refused
+    __class__ = property(_refused)
+    """What ``isinstance`` asks for."""
 
 
 class Opaque:

@@ -42,7 +42,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Made:
     """Generated ids in the log of a branch, with the text that they (and a stop's leftover) stand for."""
 
     ids: tuple[int, ...]
@@ -60,7 +60,7 @@ class TokenBranch:
         self._pending: list[Piece] = []
         self._held: Held | None = None
         self._at = 0
-        self._log: list[Piece | _Run] = []
+        self._log: list[Piece | Made] = []
         self._forked_at = 0
         self._blank = False
         """A message is open and has no content yet."""
@@ -102,6 +102,13 @@ class TokenBranch:
         if self._pending:
             pieces, self._pending = self._pending, []
             self.ids.extend(await self._backend.encode(pieces, start=not self.ids))
+
+    def _extend(self, ids: Sequence[int]) -> None:
+        """Ids that were generated or chosen elsewhere."""
+        self.ids.extend(ids)
+
+    async def token_ids(self) -> Sequence[int]:
+        return self.ids
 
     # ------------------------------------------------------------ generating
 
@@ -167,7 +174,7 @@ class TokenBranch:
             leftover = self._backend.decode([ids.pop()]) + leftover
         rest = leftover.decode("utf-8", "replace")
         self.ids.extend(ids)
-        self._log.append(_Run(tuple(ids), outcome.text, rest))
+        self._log.append(Made(tuple(ids), outcome.text, rest))
         if rest:
             self._pending.append(Piece(rest))
         if held is not None:
@@ -211,13 +218,13 @@ class TokenBranch:
 
     def take(self, scores: Scores, choice: int, text: str) -> None:
         self._pending = []
-        self.ids.extend(scores.plan[choice])
+        self._extend(scores.plan[choice])
         self._log.append(Piece(text))
 
     # ------------------------------------------------------------ forks
 
     def fork(self, path: tuple[int, ...]) -> TokenBranch:
-        child = TokenBranch(self._backend, path)
+        child = self._child(path)
         child.ids = self.ids[:]
         child._pending = list(self._pending)
         child._log = list(self._log)
@@ -226,6 +233,9 @@ class TokenBranch:
         if self._held is not None:
             child._held, child._at = self._held.share(), self._at
         return child
+
+    def _child(self, path: tuple[int, ...]) -> TokenBranch:
+        return TokenBranch(self._backend, path)
 
     async def append_since_fork(self, child: Branch) -> str:
         if not isinstance(child, TokenBranch):
@@ -237,7 +247,7 @@ class TokenBranch:
                 texts.append(item.text)
             else:
                 await self._encode()
-                self.ids.extend(item.ids)
+                self._extend(item.ids)
                 self._log.append(item)
                 texts.append(item.text)
                 if item.leftover:

@@ -9,7 +9,6 @@ So a call is well formed and names a tool that there is, whatever the model.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -27,7 +26,6 @@ from .tools import (
     CALL_OPEN,
     MAX_CALLS,
     ToolCall,
-    ToolError,
     ToolRoundsExceeded,
     ToolUse,
 )
@@ -71,7 +69,7 @@ class ToolLoop:
                     f"the model called {names} after max_rounds={self._use.max_rounds} rounds of tools: "
                     "allow more, or ask for an answer in the prompt"
                 )
-            answered = await asyncio.gather(*(self._answer(call) for call in asked))
+            answered = await self._core.run.answer_tools(self._branch, self._use, asked)
             self.calls += answered
             self._show(answered)
 
@@ -101,16 +99,6 @@ class ToolLoop:
         self._append(f"\n{CALL_CLOSE}")
         call = json.loads(outcome.text)
         return ToolCall(call["name"], call["arguments"])
-
-    async def _answer(self, call: ToolCall) -> ToolCall:
-        try:
-            result = await self._use.named(call.name).call(json.dumps(call.arguments))
-        except Exception as error:
-            if self._use.errors == "raise":
-                what = f"tool {call.name}({json.dumps(call.arguments)}) raised {type(error).__name__}: {error}"
-                raise ToolError(what) from error
-            return ToolCall(call.name, call.arguments, error=error)
-        return ToolCall(call.name, call.arguments, result)
 
     def _show(self, answered: list[ToolCall]) -> None:
         """Close the turn, add an answer per call, and open the next turn."""

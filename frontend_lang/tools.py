@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from ramet.runtime.protocol.errors import RametError
 from ramet.runtime.protocol.messages import ConstraintSpec
 
+from .graph import ToolSpec
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -35,28 +37,30 @@ class ToolRoundsExceeded(RametError):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """``arguments``: the pydantic model of the parameters."""
+    """``parameters``: their JSON Schema; ``arguments``: its pydantic model. A tool of a compiled program that was read
+    from JSON has neither function nor model."""
 
     name: str
     description: str
-    function: Callable[..., Any]
-    arguments: type[BaseModel] = field(repr=False)
+    parameters: Mapping[str, Any] = field(repr=False)
+    function: Callable[..., Any] | None = None
+    arguments: type[BaseModel] | None = field(default=None, repr=False)
 
     @property
     def schema(self) -> dict[str, Any]:
         """As in the OpenAI API, the inner object: name, description, parameters."""
-        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        document = self.arguments.model_json_schema()
-        document.pop("title", None)
-        for entry in document.get("properties", {}).values():
-            entry.pop("title", None)
-        return document
+    def spec(self) -> ToolSpec:
+        return ToolSpec(self.name, self.description, dict(self.parameters))
 
     async def call(self, arguments: str) -> Any:
         """Its result for JSON arguments. Plain functions run in a thread. Raises what the function raises."""
+        if self.function is None or self.arguments is None:
+            raise ToolError(
+                f"tool {self.name!r} has no function here: give it as in Compiled.from_json(text, tools=[{self.name}])"
+            )
         parsed = self.arguments.model_validate_json(arguments)
         values = {name: getattr(parsed, name) for name in type(parsed).model_fields}
         if inspect.iscoroutinefunction(self.function):
@@ -129,7 +133,15 @@ def as_tool(function: Callable[..., Any] | Tool) -> Tool:
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints[parameter.name], default)
     arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    return Tool(name, inspect.getdoc(function) or "", function, arguments)
+    return Tool(name, inspect.getdoc(function) or "", _parameters(arguments), function, arguments)
+
+
+def _parameters(model: type[BaseModel]) -> dict[str, Any]:
+    document = model.model_json_schema()
+    document.pop("title", None)
+    for entry in document.get("properties", {}).values():
+        entry.pop("title", None)
+    return document
 
 
 def as_tools(functions: Sequence[Callable[..., Any] | Tool]) -> tuple[Tool, ...]:
@@ -153,6 +165,22 @@ class ToolCall:
         """What the model reads."""
         value = {"error": f"{type(self.error).__name__}: {self.error}"} if self.error is not None else self.result
         return value if isinstance(value, str) else _json(value)
+
+
+async def answer_here(branch: object, use: ToolUse, calls: Sequence[ToolCall]) -> list[ToolCall]:
+    """Call the functions, all at once. Raises ToolError where one raises and the program wants that."""
+    return await asyncio.gather(*(_answer(use, call) for call in calls))
+
+
+async def _answer(use: ToolUse, call: ToolCall) -> ToolCall:
+    try:
+        result = await use.named(call.name).call(json.dumps(call.arguments))
+    except Exception as error:
+        if use.errors == "raise":
+            what = f"tool {call.name}({json.dumps(call.arguments)}) raised {type(error).__name__}: {error}"
+            raise ToolError(what) from error
+        return ToolCall(call.name, call.arguments, error=error)
+    return ToolCall(call.name, call.arguments, result)
 
 
 def _json(value: Any) -> str:

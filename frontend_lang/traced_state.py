@@ -9,12 +9,11 @@ from . import expr as ir
 from .choices import METHODS
 from .core import StateCore
 from .errors import ProgramError
-from .graph import ForkOp, GenOp, JoinOp, Ref, RoleOp, ScopeOp, SelectOp, TextOp
+from .graph import ForkOp, GenOp, JoinOp, ReadOp, Ref, RoleOp, ScopeOp, SelectOp, SetOp, TextOp, ToolsOp, ToolUseSpec
 from .group import CONCATENATE, GATHER, PlainGroup
 from .options import NAMES
-from .slot import SetSlot
 from .state import State
-from .symbols import TraceError, refuse
+from .symbols import Opaque, TraceError, refuse
 from .tracer import Constant, Gathered, Known, Tracer, Value
 from .where import Where, caller
 
@@ -49,7 +48,7 @@ class TraceCore:
                 if not named:
                     refuse(tracer.program, "a choices_method of one's own is called")
                 slot = tracer.slot(part)
-                ops.append(SelectOp(self.number, slot, name, choices, named[0], where.line))
+                ops.append(SelectOp(self.number, slot, name, choices, named[0], where.line, tracer.file(where)))
                 self._declare(name, part, Value(slot, f"variable {name!r}", choices=choices))
             case ir.RoleBegin(role, where):
                 if self.role is not None:
@@ -67,22 +66,26 @@ class TraceCore:
                 self._declare(name, part, Value(slot, f"variable {name!r}"))
             case ir.ScopeEnd(name, _):
                 ops.append(ScopeOp(self.number, name, False))
+            case ir.ShowTools(tools, where):
+                specs = tuple(tool.spec for tool in tools)
+                ops.append(ToolsOp(self.number, specs, where.line, tracer.file(where)))
             case _:
                 refuse(tracer.program, f"{type(part).__name__} is appended, which runs in Python only,")
 
     def _text(self, parts: tuple[str | Ref, ...], where: Where) -> None:
         ops, tracer = self.tracer.ops, self.tracer
-        last = ops[-1] if len(ops) > tracer.frozen else None
+        place = len(ops) - 1
+        while place >= tracer.frozen and isinstance(ops[place], ReadOp) and ops[place].slots:
+            place -= 1  # a text that waits for what is read there anyway
+        last = ops[place] if place >= tracer.frozen else None
         if isinstance(last, TextOp) and last.branch == self.number:
-            ops[-1] = TextOp(self.number, _merged((*last.parts, *parts)), last.line)
+            ops[place] = TextOp(self.number, _merged((*last.parts, *parts)), last.line, last.file)
         elif parts:
-            ops.append(TextOp(self.number, parts, where.line))
+            ops.append(TextOp(self.number, parts, where.line, tracer.file(where)))
 
     def _gen(self, gen: ir.Gen[Any]) -> None:
         tracer = self.tracer
-        if gen.tools is not None:
-            refuse(tracer.program, "a gen with tools, which are Python functions, is appended")
-        slot = tracer.slot(gen)
+        slot, use = tracer.slot(gen), gen.tools
         options = {name: value for name in NAMES if (value := getattr(gen.options, name)) is not None}
         constraint = gen.constraint
         tracer.ops.append(
@@ -95,6 +98,10 @@ class TraceCore:
                 "" if constraint is None else constraint.what,
                 constraint is not None and constraint.whole,
                 gen.where.line,
+                tracer.file(gen.where),
+                None
+                if use is None
+                else ToolUseSpec(tuple(tool.spec for tool in use.tools), use.max_rounds, use.choice, use.errors),
             )
         )
         what = f"variable {gen.name!r}" if gen.name is not None else "a gen without a name"
@@ -105,10 +112,6 @@ class TraceCore:
         self.declared[expr] = value
         if name is not None:
             self.declared[name] = self.own[name] = value
-
-    def declare(self, name: str, slot: SetSlot) -> None:
-        """``state[name] = value``."""
-        self.declared[name] = self.own[name] = Constant(slot.value())
 
     def end(self) -> None:
         return
@@ -133,7 +136,12 @@ class TraceState(State[Any]):
             )
         value = core.declared[name]
         typed = isinstance(name, ir.Gen) and name.parse is not None
-        return value.typed(core.tracer) if typed else value.read(core.tracer)
+        return core.tracer.read(core.number, value, typed)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        core = self._trace
+        core.tracer.ops.append(SetOp(core.number, name, described(value, core.tracer)))
+        core.declared[name] = core.own[name] = Constant(value)
 
     def get_var(self, name: str) -> Any:
         return self[name]
@@ -142,7 +150,7 @@ class TraceState(State[Any]):
         refuse(self._trace.tracer.program, f"{name!r} in state is asked")
 
     def sync(self) -> None:
-        return
+        self._trace.tracer.ops.append(ReadOp(self._trace.number))
 
     def text(self) -> str:
         refuse(self._trace.tracer.program, "text() is read")
@@ -199,6 +207,26 @@ class TraceGroup(PlainGroup):
 
     def gather(self, name: str, errors: str = "raise") -> list[Any]:
         return [state[name] for state in self.states]
+
+
+def described(value: Any, tracer: Tracer) -> Any:
+    """A value that the body returns or sets, as JSON with references. Raises TraceError for what has no such form."""
+    if type(value) is Opaque:
+        return {"typed": value.ref}
+    if isinstance(value, str):
+        return {"text": tracer.symbols.parts(value, caller())}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [described(item, tracer) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[described(key, tracer), described(item, tracer)] for key, item in value.items()]}
+    if value is None or isinstance(value, (bool, int, float)):
+        return {"value": value}
+    raise TraceError(
+        f"program {tracer.program!r} cannot be compiled: it keeps or returns a {type(value).__name__} ({caller()})",
+        program=tracer.program,
+        where=caller(),
+    )
 
 
 def _merged(parts: Sequence[Any]) -> tuple[Any, ...]:

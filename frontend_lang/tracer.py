@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from . import expr as ir
-from .graph import Ref
+from .graph import ReadOp, Ref
 from .symbols import Opaque, Symbols
+from .where import Where
 
 current_tracer: contextvars.ContextVar[Tracer | None] = contextvars.ContextVar("ramet_tracer", default=None)
 
@@ -40,17 +41,25 @@ class Shared:
 class Tracer:
     """One way through a body. ``decided``: the results of the selects that the body looks at."""
 
-    def __init__(self, program: str, decided: Mapping[int, str], stuffing: str, shared: Shared) -> None:
+    def __init__(self, program: str, file: str, decided: Mapping[int, str], stuffing: str, shared: Shared) -> None:
         self.program = program
+        self._file = file
         self.symbols = Symbols(program, stuffing)
         self.ops: list[Any] = []
         self.branches = 0
         self.frozen = 0
         """Ops in front of this place belong to a stretch that other ways have too: they are not changed any more."""
+        self.look: Undecided | None = None
+        """The look at a select that this trace could not answer, should the body have caught it."""
+        self._read: set[tuple[tuple[int, ...], bool]] = set()
         self._shared = shared
         self._decided = decided
         self._path: tuple[tuple[int, str], ...] = ()
         self._count = 0
+
+    def file(self, where: Where) -> str:
+        """The file of a line, where it is not the program's own."""
+        return "" if where.file == self._file else where.file
 
     def branch(self) -> int:
         self.branches += 1
@@ -60,9 +69,18 @@ class Tracer:
         self._count += 1
         return self._shared.number(self._path, self._count, expr)
 
+    def read(self, branch: int, value: Known, typed: bool) -> Any:
+        """What the body gets for a name."""
+        op = ReadOp(branch, tuple(value.slots()), typed)
+        if op.slots and (op.slots, typed) not in self._read:
+            self._read.add((op.slots, typed))
+            self.ops.append(op)
+        return value.typed(self) if typed else value.read(self)
+
     def decide(self, slot: int, choices: tuple[str, ...]) -> str:
         if slot not in self._decided:
-            raise Undecided(slot, choices)
+            self.look = Undecided(slot, choices)
+            raise self.look
         choice = self._decided[slot]
         if (slot, choice) not in self._path:
             self._path = (*self._path, (slot, choice))
@@ -78,6 +96,9 @@ class Value:
     what: str
     n: int = 0
     choices: tuple[str, ...] = ()
+
+    def slots(self) -> Iterator[int]:
+        yield self.slot
 
     def read(self, tracer: Tracer) -> Any:
         if self.n:
@@ -97,6 +118,11 @@ class Gathered:
 
     values: tuple[Value | Constant | Gathered | None, ...]
 
+    def slots(self) -> Iterator[int]:
+        for value in self.values:
+            if value is not None:
+                yield from value.slots()
+
     def read(self, tracer: Tracer) -> Any:
         return [None if value is None else value.read(tracer) for value in self.values]
 
@@ -109,6 +135,9 @@ class Constant:
     """A variable that the body set."""
 
     value: Any
+
+    def slots(self) -> Iterator[int]:
+        return iter(())
 
     def read(self, tracer: Tracer) -> Any:
         return self.value

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from . import expr as ir
-from .graph import Block, ChooseOp, Graph, OpenOp, Ref
-from .symbols import Opaque, TraceError
-from .traced_state import TraceCore, TraceState
+from .graph import Block, ChooseOp, Graph, OpenOp
+from .symbols import TraceError, refusals, refuse
+from .traced_state import TraceCore, TraceState, described
 from .tracer import Shared, Tracer, Undecided, current_tracer
-from .where import Where, caller
+from .where import Where
 
 if TYPE_CHECKING:
     from .program import Function
@@ -21,17 +22,27 @@ MAX_WAYS = 64
 """Ways through a body that are traced (every look at a select's result doubles them, or more)."""
 
 
-def trace(program: Function[Any], constants: Mapping[str, Any]) -> tuple[Graph, list[ir.Expr]]:
-    """The graph of a program, and the expressions of its slots. Raises TraceError."""
+def trace(
+    program: Function[Any], constants: Mapping[str, Any], texts: Mapping[str, bool] | None = None
+) -> tuple[Graph, list[ir.Expr]]:
+    """The graph of a program, and the expressions of its slots. ``texts``: its arguments, and whether each is a text
+    (None: all without a default or with a text as such, as texts). Raises TraceError."""
     name = program.name
     if program.is_async:
         raise TraceError(
             f"program {name!r} cannot be compiled: it is `async def`; write it as a plain def", program=name
         )
-    shared = Shared()
-    body = _Ways(program, constants, "", shared).from_here({}, 0)
-    stuffing = " ".join(["7 z Z\n", *_words(program.body.__code__)])
-    again = _Ways(program, constants, stuffing, Shared()).from_here({}, 0)
+    raised: list[TraceError] = []
+    token = refusals.set(raised)
+    try:
+        shared = Shared()
+        body = _Ways(program, constants, texts, "", shared).from_here({}, 0)
+        stuffing = " ".join(["7 z Z\n", *_words(program.body.__code__)])
+        again = _Ways(program, constants, texts, stuffing, Shared()).from_here({}, 0)
+    finally:
+        refusals.reset(token)
+    if raised:  # the body has caught it
+        raise raised[0]
     if body != again:
         raise TraceError(
             f"program {name!r} cannot be compiled: it looks at the characters of a text that holds values known only "
@@ -40,9 +51,11 @@ def trace(program: Function[Any], constants: Mapping[str, Any]) -> tuple[Graph, 
         )
     given = {**program.bound, **constants}
     parameters = program.signature.parameters.values()
+    if texts is not None:
+        return Graph(name, program.body.__code__.co_filename, tuple(texts), body), shared.exprs
     arguments = tuple(p.name for p in parameters if p.name not in given and p.default is p.empty)
     defaults = {p.name: p.default for p in parameters if p.name not in given and isinstance(p.default, str)}
-    return Graph(name, inspect.getsourcefile(program.body) or "", arguments, body, defaults), shared.exprs
+    return Graph(name, program.body.__code__.co_filename, arguments, body, defaults), shared.exprs
 
 
 def _words(code: CodeType) -> list[str]:
@@ -61,8 +74,16 @@ def _words(code: CodeType) -> list[str]:
 class _Ways:
     """All ways through one body."""
 
-    def __init__(self, program: Function[Any], constants: Mapping[str, Any], stuffing: str, shared: Shared) -> None:
-        self._program, self._constants, self._stuffing, self._shared = program, constants, stuffing, shared
+    def __init__(
+        self,
+        program: Function[Any],
+        constants: Mapping[str, Any],
+        texts: Mapping[str, bool] | None,
+        stuffing: str,
+        shared: Shared,
+    ) -> None:
+        self._program, self._constants, self._texts = program, constants, texts
+        self._stuffing, self._shared = stuffing, shared
         self._left = MAX_WAYS
 
     def from_here(self, decided: Mapping[int, str], skip: int) -> Block:
@@ -73,31 +94,39 @@ class _Ways:
             raise TraceError(
                 f"program {name!r} cannot be compiled: there are more than {MAX_WAYS} ways through it", program=name
             )
-        tracer = Tracer(name, decided, self._stuffing, self._shared)
+        file = self._program.body.__code__.co_filename
+        tracer = Tracer(name, file, decided, self._stuffing, self._shared)
         token = current_tracer.set(tracer)
         try:
-            arguments = _symbolic(self._program, tracer, self._constants)
+            arguments = _symbolic(self._program, tracer, self._constants, self._texts)
             returned = call_traced(self._program, tracer, (), arguments, root=True)
+            if tracer.look is not None:
+                raise tracer.look
+            return Block(tuple(tracer.ops[skip:]), described(returned, tracer))
         except Undecided as look:
             ops = tuple(tracer.ops)
             cases = {one: self.from_here({**decided, look.slot: one}, len(ops)) for one in look.choices}
             return Block((*ops[skip:], ChooseOp(look.slot, cases)))
         finally:
             current_tracer.reset(token)
-        return Block(tuple(tracer.ops[skip:]), _returned(returned, tracer))
 
 
-def _symbolic(program: Function[Any], tracer: Tracer, constants: Mapping[str, Any]) -> dict[str, Any]:
+def _symbolic(
+    program: Function[Any], tracer: Tracer, constants: Mapping[str, Any], texts: Mapping[str, bool] | None
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     known = {**program.bound, **constants}
     for parameter in program.signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         name = parameter.name
-        if name in known:
-            values[name] = known[name]
+        if texts is not None and name in texts:
+            values[name] = tracer.symbols.argument(name, texts[name])
+        elif name in known:
+            # A body that changes a list that it was given must not do so for the runs to come.
+            values[name] = copy.deepcopy(known[name]) if isinstance(known[name], (list, dict, set)) else known[name]
         elif parameter.default is parameter.empty or isinstance(parameter.default, str):
-            values[name] = tracer.symbols.make(Ref(argument=name), f"argument {name!r}")
+            values[name] = tracer.symbols.argument(name, True)
         else:
             values[name] = parameter.default
     return values
@@ -107,6 +136,8 @@ def call_traced(
     program: Function[Any], tracer: Tracer, args: tuple[Any, ...], kwargs: Mapping[str, Any], root: bool = False
 ) -> Any:
     """Run a body on a traced state: its result for the root, the state for a program called inside another."""
+    if program.is_async:
+        refuse(tracer.program, f"{program.name}(), which is `async def`, is called")
     core = TraceCore(tracer, tracer.branch())
     state = TraceState(core)
     if not root:
@@ -137,19 +168,3 @@ def _line_of(error: BaseException, program: Function[Any]) -> Where:
             line = trace.tb_lineno
         trace = trace.tb_next
     return Where(file or "", line, program.name)
-
-
-def _returned(value: Any, tracer: Tracer) -> Any:
-    """What the body returns, as JSON with references."""
-    if isinstance(value, Opaque):
-        return {"typed": value.ref}
-    if isinstance(value, str):
-        return {"text": tracer.symbols.parts(value, caller())}
-    if isinstance(value, (list, tuple)):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_returned(item, tracer) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[_returned(key, tracer), _returned(item, tracer)] for key, item in value.items()]}
-    if value is None or isinstance(value, (bool, int, float)):
-        return {"value": value}
-    raise TraceError(f"program {tracer.program!r} cannot be compiled: it returns a {type(value).__name__}")

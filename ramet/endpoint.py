@@ -15,26 +15,17 @@ import msgspec
 
 from ramet.engine_backend import generate_request
 from ramet.frontend_lang.backend import Branch, BranchKey, Cut, End, GenCall, TokenChunk
-from ramet.frontend_lang.errors import ProgramError
+from ramet.frontend_lang.compiled import RemoteRun
 from ramet.frontend_lang.graph import Graph
 from ramet.frontend_lang.loop import LoopThread
-from ramet.frontend_lang.options import NAMES, Options
+from ramet.frontend_lang.options import Options
 from ramet.frontend_lang.token_branch import TokenBranch
-from ramet.frontend_lang.where import Where
-from ramet.http_client import Head, HttpClient, Unreachable, lines_of
-from ramet.programs import ProgramFailure, ProgramResult, decode_line, encode_body
+from ramet.http_client import HttpClient, Unreachable, lines_of
+from ramet.remote_errors import error_from, error_of
+from ramet.remote_programs import Programs
 from ramet.runtime.frontend.http.remote import Line, TokenizerReply
 from ramet.runtime.frontend.requests import ScoreRequest, ScoreResult
-from ramet.runtime.protocol.errors import (
-    ConstraintError,
-    GenerationFailed,
-    InvalidConstraint,
-    InvalidRequest,
-    ModelNotFound,
-    Overloaded,
-    RametError,
-    RequestTimeout,
-)
+from ramet.runtime.protocol.errors import GenerationFailed, InvalidRequest
 from ramet.runtime.protocol.messages import TokenLogprob, Usage
 from ramet.runtime.tokenizer import Tokenizer
 from ramet.text_side import TextSide
@@ -53,6 +44,7 @@ class EndpointBackend(TextSide):
         super().__init__(tokenizer, model.meta)
         self.loop = loop
         self.http = http
+        self._programs = Programs(http, lambda: self)
         self.context = model.context
 
     def open(self, path: tuple[int, ...] = ()) -> Branch:
@@ -83,20 +75,9 @@ class EndpointBackend(TextSide):
     def release(self, branch: BranchKey) -> None:
         return
 
-    async def run_graph(self, graph: Graph, arguments: Mapping[str, str], options: Options) -> ProgramResult:
+    def start_graph(self, graph: Graph, arguments: Mapping[str, str], options: Options, streamed: bool) -> RemoteRun:
         """A compiled program, run by the server."""
-        given = {name: value for name in NAMES if (value := getattr(options, name)) is not None}
-        body = encode_body(graph, [dict(arguments)], given)
-        async with self.http.request("POST", "/v1/programs", body) as (head, pieces):
-            if head.status != 200:
-                raise error_of(head, b"".join([piece async for piece in pieces]))
-            async for text in lines_of(pieces):
-                line = decode_line(text)
-                if line.result is not None:
-                    return line.result
-                if line.error is not None:
-                    raise _program_error(graph, line.error)
-        raise GenerationFailed("the server ended the answer before its end")
+        return self._programs.start(graph, arguments, options, streamed)
 
 
 class EndpointStream:
@@ -120,7 +101,7 @@ class EndpointStream:
             async for text in lines_of(pieces):
                 line = _lines.decode(text)
                 if line.error is not None:
-                    raise _error(line.error)
+                    raise error_from(line.error)
                 if line.done:
                     prompt_news = line
                 elif line.chunk is not None:
@@ -144,42 +125,6 @@ class EndpointStream:
         if held is not None:
             prompt = (prompt_news.prompt_from, prompt_news.prompt) if prompt_news.prompt else None
             yield TokenChunk(held.choice, held.text, held.ids, held.forced, held.logprobs, prompt, held.end)
-
-
-# ---------------------------------------------------------------- errors
-
-
-def _program_error(graph: Graph, failure: ProgramFailure) -> ProgramError:
-    cause = _error({"message": failure.message, "code": failure.code, "type": failure.type, "param": failure.param})
-    where = Where(graph.file, failure.line, graph.name)
-    return ProgramError(failure.message, program=graph.name, variable=failure.variable, where=where, cause=cause)
-
-
-def error_of(head: Head, body: bytes) -> RametError:
-    """The exception that an answer other than 200 stands for."""
-    try:
-        return _error(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return GenerationFailed(f"the server answered {head.status}: {body[:200]!r}")
-
-
-def _error(data: Mapping[str, Any]) -> RametError:
-    message, code, kind = str(data.get("message")), str(data.get("code")), data.get("type")
-    error: RametError
-    if code in ("queue_full", "draining", "overloaded") or kind in ("rate_limit_error", "overloaded_error"):
-        error = Overloaded(message)
-    elif code == "model_not_found":
-        error = ModelNotFound(message)
-    elif kind == "timeout_error":
-        error = RequestTimeout(message)
-    elif "constraint" in code:
-        error = InvalidConstraint(message) if code == InvalidConstraint.code else ConstraintError(message)
-    elif kind == "invalid_request_error":
-        return InvalidRequest(message, param=data.get("param"), code=code)
-    else:
-        error = GenerationFailed(message)
-    error.code = code
-    return error
 
 
 async def call_json(http: HttpClient, method: str, path: str, body: Any = None) -> Any:

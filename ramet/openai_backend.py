@@ -120,7 +120,6 @@ class OpenAIBranch:
 
     def __init__(self, backend: OpenAIBackend, path: tuple[int, ...]) -> None:
         self.path = path
-        self.ids: Sequence[int] = ()
         self._backend = backend
         self._text = ""
         self._messages: list[dict[str, str]] = []
@@ -314,6 +313,9 @@ class OpenAIBranch:
 
     def close(self) -> None:
         return
+
+    async def token_ids(self) -> Sequence[int]:
+        return ()
 
     def snippet(self, start: int, stop: int) -> str:
         return ""

@@ -86,7 +86,7 @@ def concatenated(s: rt.State, topic: str) -> None:
 
 @rt.function
 def tip(s: rt.State, topic: str) -> None:
-    s += f"Tip about {topic}:" + rt.gen("tip", max_tokens=5)
+    s += f"Tip about {topic}:" + rt.gen("tip", max_tokens=5, seed=1)
 
 
 @rt.function
@@ -245,13 +245,12 @@ def by_number(s: rt.State, a: str) -> None:
         s += "!"
 
 
-def by_tools(s: rt.State, a: str) -> None:
-    s += rt.system("x", tools=[by_tool]) + rt.user(a)
-
-
-def by_tool(x: int) -> int:
-    """A tool."""
-    return x
+def by_caught(s: rt.State, a: str) -> None:
+    try:
+        size = len(a)
+    except Exception:
+        size = 0
+    s += a + rt.gen("x", max_tokens=size or 1)
 
 
 def by_error(s: rt.State, a: str) -> None:
@@ -270,7 +269,7 @@ def by_error(s: rt.State, a: str) -> None:
         (by_argument, r"argument 'a' is looked at .*compile\(name=value\)"),
         (by_text, r"text\(\) is read"),
         (by_number, "variable 'x' is looked at"),
-        (by_tools, "ShowTools is appended"),
+        (by_caught, "argument 'a' is looked at"),
         (by_error, "ZeroDivisionError: mine"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
