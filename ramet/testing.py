@@ -10,6 +10,7 @@ import numpy as np
 
 from ramet.frontend_lang.fake import FakeBackend as FakeBackend
 from ramet.runtime.constrain import compile
+from ramet.runtime.protocol.errors import GenerationFailed
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ def _walk(spec: ConstraintSpec, text: str) -> bool:
     matcher = compile(spec, tokenizer).matcher()
     row = np.zeros((tokenizer.vocab_size + 31) // 32, dtype=np.uint32)
     for token in tokenizer.encode(text):
-        matcher.fill_mask(row)
+        try:
+            matcher.fill_mask(row)
+        except GenerationFailed:
+            return False  # a row would end here with an error
         if not int(row[token >> 5]) >> (token & 31) & 1 or not matcher.advance([token]):
             return False
     if not matcher.can_end:

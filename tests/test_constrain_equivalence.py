@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from ramet.runtime.constrain.schema.context import Context
 from ramet.runtime.constrain.schema.graph import Graph
 from ramet.runtime.constrain.schema.instances import Instances, NoInstance
 from ramet.runtime.constrain.schema.values import Values
-from ramet.runtime.protocol.errors import ConstraintError, GenerationFailed
+from ramet.runtime.protocol.errors import ConstraintError, GenerationFailed, InvalidConstraint
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -182,6 +183,11 @@ def takes(compiled, tokenizer, text: str) -> bool:
     return matcher.can_end
 
 
+def _with_end(pattern: str) -> str:
+    """``$`` as the end of the text, where it is neither escaped nor in a class."""
+    return re.sub(r"(\\.|\[(?:\\.|[^\]])*\])|\$", lambda found: found[1] or r"\Z", pattern, flags=re.DOTALL)
+
+
 def for_python(schema):
     """The schema with ``$`` as ECMA 262 means it: Python's own also matches before a last newline."""
     if isinstance(schema, list):
@@ -191,9 +197,9 @@ def for_python(schema):
     result = {}
     for key, value in schema.items():
         if key == "pattern":
-            result[key] = value.replace("$", r"\Z")
+            result[key] = _with_end(value)
         elif key == "patternProperties":
-            result[key] = {name.replace("$", r"\Z"): for_python(part) for name, part in value.items()}
+            result[key] = {_with_end(name): for_python(part) for name, part in value.items()}
         else:
             result[key] = for_python(value)
     return result
@@ -271,6 +277,39 @@ SCHEMAS = [
     {"type": "object", "dependentRequired": {"a": ["b"], "b": ["c"]}},
     {"type": "string", "pattern": "^(?=.*\\d)(?=.*[a-z])", "maxLength": 6},
 ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": ["object", "array"], "oneOf": [{"type": "null"}, {"maxItems": 1}, True]}, [[1, 1]], [{}, [1], None]),
+        ({"anyOf": [{}, {"uniqueItems": True}]}, [[1, 1], [1, 2]], []),
+        ({"properties": {"c": {"const": ""}, "b": True}}, [{"c": "", "b": "a"}, {"c": ""}], [{"c": " "}]),
+        ({"items": {"const": ""}}, [["", ""], [""]], [["a"]]),
+    ],
+)
+def test_these_mean_what_they_say(tokenizer, schema, good, bad):
+    compiled = compile(ConstraintSpec("json_schema", json.dumps(schema), options='{"order":"any"}'), tokenizer)
+    for instances, wanted in ((good, True), (bad, False)):
+        for instance in instances:
+            text = json.dumps(instance, separators=(",", ":"))
+            assert takes(compiled, tokenizer, text) is wanted, instance
+
+
+def test_two_alternatives_that_always_hold_are_not_exactly_one(tokenizer):
+    spec = ConstraintSpec("json_schema", '{"oneOf":[{"type":"null"},true,true]}')
+    with pytest.raises(InvalidConstraint, match="no JSON value"):
+        compile(spec, tokenizer)
+
+
+def test_an_array_is_never_begun_that_cannot_be_closed(tokenizer):
+    """``contains`` asks for a null, and only the first item may be one."""
+    schema = {"prefixItems": [True], "items": {"type": "integer"}, "contains": {"type": "null"}, "type": "array"}
+    compiled = compile(ConstraintSpec("json_schema", json.dumps(schema)), tokenizer)
+    assert takes(compiled, tokenizer, "[null,1,2]")
+    matcher = compiled.matcher()
+    assert not matcher.advance(tokenizer.encode('["a",'))
+    assert not takes(compiled, tokenizer, '["a"]')
 
 
 @pytest.mark.parametrize("order", ["any", "given"])

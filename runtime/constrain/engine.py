@@ -24,16 +24,16 @@ class EngineMatcher:
         self._inner = inner
         self._vocabulary = vocabulary
         self._ended = False
-
-    @property
-    def engine(self) -> LLMatcher:
-        """For batch fills on llguidance's executor."""
-        return self._inner
+        self._forced: list[int] | None = None
+        """Of this state, once it was asked for."""
+        self._uncertain = False
+        """Text is forced, but none of its ids is certain."""
 
     def advance(self, ids: Sequence[int]) -> bool:
         text = list(ids)
         if not text:
             return True
+        self._forced, self._uncertain = None, False
         ends = text[-1] in self._vocabulary.end_ids
         if ends:
             text.pop()
@@ -51,9 +51,28 @@ class EngineMatcher:
         return True
 
     def forced(self) -> list[int]:
-        if self._ended or self._inner.is_stopped():
-            return []
-        return self._inner.compute_ff_tokens()
+        return self._forced_ids().copy()
+
+    def _forced_ids(self) -> list[int]:
+        """The engine knows what text must follow, and leaves out of its ids what a longer token could take the place
+        of. What else the text behind may change is ours to leave out."""
+        if self._forced is None:
+            found = [] if self._ended or self._inner.is_stopped() else self._inner.compute_ff_tokens()
+            if found:
+                whole, count = self._vocabulary.tails.of(self._inner.compute_ff_bytes())
+                if count < len(found) and whole[: len(found)] == found:
+                    certain = found[:count]
+                    self._uncertain = not certain
+                    found = certain
+            self._forced = found
+        return self._forced
+
+    def _is_uncertain(self) -> bool:
+        if self._forced is None:
+            ids, count = self._vocabulary.tails.of(self._inner.compute_ff_bytes())
+            if count < len(ids):
+                self._forced_ids()
+        return self._uncertain
 
     def fill_mask(self, row: NDArray[np.uint32]) -> None:
         stopped = self._ended or self._inner.is_stopped()
@@ -63,9 +82,28 @@ class EngineMatcher:
         else:
             self._inner.unsafe_compute_mask_ptr(row.ctypes.data, self._vocabulary.words * 4)
             self._check()
+            if self._is_uncertain():
+                self._widen(row)
         set_ends(row, self._vocabulary.end_ids, stopped or self._inner.is_accepting())
 
+    def _widen(self, row: NDArray[np.uint32]) -> None:
+        """Allow every token that agrees with the text that must follow: the engine's mask holds but the first id of
+        its own encoding."""
+        index, single = self._vocabulary.tokens, self._vocabulary.single_bytes
+        text = self._inner.compute_ff_bytes()
+        behind = self._inner.deep_copy()
+        ids, _ = self._vocabulary.tails.of(text)
+        if behind.try_consume_tokens(ids) < len(ids):
+            return
+        for token in index.beginning(text):
+            row[token >> 5] |= np.uint32(1 << (token & 31))
+        for token in index.starting_with(text):
+            rest = [single.get(byte, -1) for byte in index.table[token][len(text) :]]
+            if -1 not in rest and behind.validate_tokens(rest) == len(rest):
+                row[token >> 5] |= np.uint32(1 << (token & 31))
+
     def rollback(self, count: int) -> None:
+        self._forced, self._uncertain = None, False
         if count and self._ended:
             self._ended = False
             count -= 1
@@ -73,7 +111,7 @@ class EngineMatcher:
 
     def fork(self) -> EngineMatcher:
         twin = EngineMatcher(self._inner.deep_copy(), self._vocabulary)
-        twin._ended = self._ended
+        twin._ended, twin._forced, twin._uncertain = self._ended, self._forced, self._uncertain
         return twin
 
     @property

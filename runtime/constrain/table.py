@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ramet.runtime.constrain.automaton import automaton
 from ramet.runtime.constrain.engine import set_ends
+from ramet.runtime.constrain.forcing import Forcing
 from ramet.runtime.constrain.strings.lang import Lang
 from ramet.runtime.constrain.strings.write import raw_regex
 from ramet.runtime.constrain.trie import walk
@@ -25,9 +26,6 @@ STATES = 4096
 
 SPARSE = 256
 """Tokens of a state up to which they are kept in a dictionary."""
-
-LONGEST = 1000
-"""Bound of forced text in bytes, looked for at once."""
 
 VERSION = 2
 """Of the file format and of everything that decides a table's content."""
@@ -266,77 +264,3 @@ class TableMatcher:
     def finished(self) -> bool:
         low, high = self._table.span(self._states[-1])
         return self._ended or (low == high and self.can_end)
-
-
-class Forcing:
-    """Ids that must follow, by state and last id: forced bytes, in the tokeniser's own encoding, without those ids at
-    the end that a longer token could take the place of."""
-
-    def __init__(self, table: Table, vocabulary: Vocabulary) -> None:
-        self._table = table
-        self._vocabulary = vocabulary
-        self._known: dict[tuple[int, int | None], tuple[int, ...]] = {}
-
-    def ids(self, state: int, last: int | None) -> tuple[int, ...]:
-        found = self._known.get((state, last))
-        if found is None:
-            found = self._known[state, last] = self._find(state, last)
-        return found
-
-    def _find(self, state: int, last: int | None) -> tuple[int, ...]:
-        text, states = self._bytes(state)
-        if not text:
-            return ()
-        before = b"" if last is None else self._vocabulary.table[last]
-        whole = before + text
-        cut = len(whole)
-        while True:
-            try:
-                ids = self._vocabulary.encode(whole[:cut].decode())
-                break
-            except UnicodeDecodeError as error:
-                cut = error.start
-        if last is not None:
-            if not ids or ids[0] != last:
-                return ()
-            ids = ids[1:]
-        return self._safe(ids, text, states)
-
-    def _bytes(self, state: int) -> tuple[bytes, list[int]]:
-        """What must follow the state, byte by byte, and the states on the way (one more than bytes)."""
-        text = bytearray()
-        states = [state]
-        while not self._table.ends[state] and len(text) < LONGEST:
-            byte = self._exit(state)
-            token = None if byte is None else self._vocabulary.single_bytes.get(byte)
-            if byte is None or token is None:
-                break
-            state = self._table.step(state, token)
-            text.append(byte)
-            states.append(state)
-        return bytes(text), states
-
-    def _exit(self, state: int) -> int | None:
-        """The one byte that may follow; None if there are several."""
-        low, high = self._table.span(state)
-        heads = self._vocabulary.first_bytes[self._table.tokens[low:high]]
-        return int(heads[0]) if len(heads) and bool((heads == heads[0]).all()) else None
-
-    def _safe(self, ids: Sequence[int], text: bytes, states: list[int]) -> tuple[int, ...]:
-        """The ids up to the first place from which a token reaches beyond the forced text."""
-        limit = next((place for place in range(len(text)) if self._reaches(states[place], text[place:])), len(text))
-        kept: list[int] = []
-        end = 0
-        for token in ids:
-            end += len(self._vocabulary.table[token])
-            if end > limit:
-                break
-            kept.append(token)
-        return tuple(kept)
-
-    def _reaches(self, state: int, tail: bytes) -> bool:
-        low, high = self._table.span(state)
-        tokens = self._table.tokens[low:high]
-        table = self._vocabulary.table
-        longer = tokens[self._vocabulary.lengths[tokens] > len(tail)]
-        return any(table[token].startswith(tail) for token in longer.tolist())

@@ -19,6 +19,7 @@ class TokenIndex:
     def __init__(self, table: Sequence[bytes]) -> None:
         self.table = table
         self._sorted = sorted((token, index) for index, token in enumerate(table) if token)
+        self._longest = max(map(len, table), default=0)
         self.closers = [index for index, token in enumerate(table) if b"]" in token or b"}" in token]
         self.plain_ends = [index for index, token in enumerate(table) if _ends_plain(token)]
         self.word_starts = [index for index, token in enumerate(table) if token.lstrip(b"[, \t\n\r")[:1] in WORDS]
@@ -30,6 +31,14 @@ class TokenIndex:
             if not token.startswith(head):
                 return
             yield index
+
+    def beginning(self, text: bytes) -> Iterator[int]:
+        """Tokens with which the text begins."""
+        for length in range(1, min(len(text), self._longest) + 1):
+            place = bisect_left(self._sorted, (text[:length], -1))
+            while place < len(self._sorted) and self._sorted[place][0] == text[:length]:
+                yield self._sorted[place][1]
+                place += 1
 
 
 def _ends_plain(token: bytes) -> bool:

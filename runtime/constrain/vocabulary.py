@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from ramet.runtime.constrain.forcing import Tails
 from ramet.runtime.constrain.strings.chars import CharSet, charset
 from ramet.runtime.constrain.trie import Trie, trie_of
 from ramet.runtime.constrain.unique import TokenIndex
@@ -53,6 +54,11 @@ class Vocabulary:
     def tokens(self) -> TokenIndex:
         """For constraints that must know what tokens spell."""
         return TokenIndex(self.table)
+
+    @cached_property
+    def tails(self) -> Tails:
+        """For forced ids."""
+        return Tails(self.encode, self.table)
 
     @cached_property
     def trie(self) -> Trie:

@@ -238,7 +238,8 @@ class Context:
         chosen = children[index]
         if not self.may(positive(chosen), kind):
             return []
-        return [other for other in children if other is not chosen and not self.disjoint(chosen, other, kind)]
+        others = (other for place, other in enumerate(children) if place != index)
+        return [other for other in others if not self.disjoint(chosen, other, kind)]
 
     def disjoint(self, left: Node, right: Node, kind: Kinds) -> bool:
         """Whether no value of the type satisfies both; False if that is not proved."""

@@ -144,47 +144,60 @@ class _Tallied:
         size = len(self.shape.prefix)
         grammar.define(name, f'"[" {name}p0::0')
         for index, moves in enumerate(self.shape.prefix):
-            left = None if self.shape.high is None else self.shape.high - index - 1
-            options = self._options(moves, f"{name}p{index + 1}", first=index == 0, counts=False, left=left)
+            options = self._options(moves, f"{name}p{index + 1}", first=index == 0, place=index)
             if index >= self.shape.low:
                 options.append(f'"]"{condition(self._end())}')
             grammar.define(f"{name}p{index}::_", " | ".join(options))
         loop = f"{name}p{size}"
         ways = [(loop, loop, False)] if size else [(loop, f"{name}n", True), (f"{name}n", f"{name}n", False)]
         for own, target, first in ways:
-            options = self._options(self.shape.rest, target, first=first, counts=True, left=None)
+            options = self._options(self.shape.rest, target, first=first, place=None)
             options.append(f'"]"{condition(self._end())}')
             grammar.define(f"{own}::_", " | ".join(options))
 
-    def _options(self, moves: list[Move], target: str, *, first: bool, counts: bool, left: int | None) -> list[str]:
-        """``left``: how many items may follow one of the prefix (None: any number)."""
+    def _options(self, moves: list[Move], target: str, *, first: bool, place: int | None) -> list[str]:
+        """``place``: index of the item in the prefix; None behind it."""
         options = []
         for move in moves:
             if not self.emitter.alive(move.value):
                 continue
             comma = "" if first else '"," '
             item = f"{comma}{self.emitter.symbol(move.value)}"
-            allowed = self._allowed(move, counts, left)
-            counters = [self.spans[index] for index in move.counted] + ([self.items] if counts else [])
+            allowed = self._allowed(move, place)
+            counters = [self.spans[index] for index in move.counted] + ([self.items] if place is None else [])
             for conditions, bits in raised(counters):
                 options.append(f"{item} {call(target, bits)}{condition([*allowed, *conditions])}")
         return options
 
-    def _allowed(self, move: Move, counts: bool, left: int | None) -> list[str]:
+    def _allowed(self, move: Move, place: int | None) -> list[str]:
         conditions = []
         for index, (span, tally) in enumerate(zip(self.spans, self.shape.tallies, strict=True)):
             if index in move.counted and tally.high is not None:
                 conditions += span.below(tally.high)
-            if index not in move.counted and tally.low:
-                conditions += self._room(span, tally.low, counts, left)
-        if counts and self.more_high is not None:
+            if place is not None:
+                still = self._countable(index, place + 1)
+                if still is not None:
+                    conditions += span.at_least(tally.low - still - (index in move.counted))
+            elif index not in move.counted and tally.low:
+                conditions += self._room(span, tally.low)
+        if place is None and self.more_high is not None:
             conditions += self.items.below(self.more_high)
         return conditions
 
-    def _room(self, span: Unary, low: int, counts: bool, left: int | None) -> list[str]:
-        """After an item that is not counted there is room for those that must be."""
-        if not counts:
-            return [] if left is None else span.at_least(low - left)
+    def _countable(self, tally: int, start: int) -> int | None:
+        """How many items from ``start`` on may count for the tally; None: as many as one likes."""
+        places = sum(self._counts(moves, tally) for moves in self.shape.prefix[start:])
+        if self._counts(self.shape.rest, tally):
+            if self.more_high is None:
+                return None
+            places += self.more_high
+        return places
+
+    def _counts(self, moves: list[Move], tally: int) -> bool:
+        return any(tally in move.counted and self.emitter.alive(move.value) for move in moves)
+
+    def _room(self, span: Unary, low: int) -> list[str]:
+        """After an item behind the prefix that is not counted there is room for those that must be."""
         if self.more_high is None:
             return []
         options = [fold("and", span.at_least(low))]

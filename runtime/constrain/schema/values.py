@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TypeVar
 
@@ -117,7 +117,7 @@ class Values:
             if kinds & NUMBER:
                 self._numbers(value, conjunction)
         if kinds & ARRAY:
-            value.arrays = list(self._arrays(conjunction))
+            value.arrays = _least_unique(self._arrays(conjunction))
         if kinds & OBJECT:
             value.objects = list(self._objects(conjunction))
         return value
@@ -246,6 +246,13 @@ class Values:
             or any(shape.productive(known) for shape in value.arrays)
             or any(shape.productive(known) for shape in value.objects)
         )
+
+
+def _least_unique(shapes: Iterable[ArrayShape]) -> list[ArrayShape]:
+    """Without shapes of unique items where the same shape stands with items that may repeat."""
+    kept = list(shapes)
+    free = [shape for shape in kept if shape.unique is None]
+    return [shape for shape in kept if shape.unique is None or replace(shape, unique=None) not in free]
 
 
 def children(value: Value) -> Iterator[Conjunction]:
