@@ -119,7 +119,7 @@ def test_a_time_limit_of_a_call(engine: rt.Engine, endpoint: rt.RuntimeEndpoint)
 
     for compile in (True, False):
         (state,) = slow.run_batch([("a",)], backend=endpoint, compile=compile)
-        with pytest.raises(rt.ProgramError, match="variable 'x'.*0.3") as caught:
+        with pytest.raises(rt.ProgramError, match=r"variable 'x'.*0\.3") as caught:
             state["x"]
         assert "imeout" in type(caught.value.cause).__name__
     assert quiet(engine)
@@ -193,7 +193,7 @@ def test_a_server_sends_calls_of_tools_back() -> None:
         """Says nothing."""
         raise ZeroDivisionError(city[:1])
 
-    with rt.Engine(progress=False, kv_tokens=8192, context=1024) as real, served(real) as address:
+    with rt.Engine(progress=False, kv_tokens=8192, context=1024) as real, served(real) as address:  # noqa: SIM117
         with rt.RuntimeEndpoint(address) as there:
             items = [("How is the weather in Oslo?",), ("Is it raining in Rome today?",)]
             ways = [
@@ -210,7 +210,7 @@ def test_a_server_sends_calls_of_tools_back() -> None:
             for compile in (False, True):
                 (failed,) = strict.run_batch([("How is Oslo?",)], backend=there, compile=compile)
                 for name in "ab":
-                    with pytest.raises(rt.ProgramError, match="tool broken.* raised ZeroDivisionError") as caught:
+                    with pytest.raises(rt.ProgramError, match=r"tool broken.* raised ZeroDivisionError") as caught:
                         failed[name]
                     assert isinstance(caught.value.cause, rt.ToolError) and caught.value.where.line > 0
             assert quiet(real)
