@@ -6,9 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 VERSION: int
+"""Of the numerics."""
+LAYOUT: int
+"""Of packed weights."""
 
 def lanes() -> list[str]: ...
 def allocate(bytes: int) -> NDArray[np.uint8]: ...
+def map_file(path: str) -> NDArray[np.uint8]:
+    """The bytes of a file, read only. Raises RuntimeError if it is not there or empty."""
 
 class Engine:
     lane: str
@@ -16,6 +21,9 @@ class Engine:
     def __init__(self, isa: str, threads: int) -> None: ...
     def packed_bytes(self, kind: str, n: int, k: int) -> int: ...
     def pack(self, kind: str, n: int, k: int, raw: NDArray[np.uint8], to: NDArray[np.uint8]) -> None: ...
+    def checksum(self, array: NDArray[np.uint8]) -> int:
+        """A number that changes with any byte of ``array``, and with their order."""
+
     def read(self, array: NDArray[np.uint8]) -> int:
         """Reads all of ``array`` on all threads (a measure of bandwidth) and returns the sum of its 8-byte words."""
 

@@ -15,7 +15,9 @@ the grouping and the number of threads. Attention runs over segments of ``SEGMEN
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -167,6 +169,10 @@ class OpSet(Protocol):
 
     def fingerprint(self) -> str:
         """Name of the numerics: implementation, version, ISA lane, KV type. KV never crosses fingerprints."""
+
+    def keeping(self, folder: Path, key: str) -> AbstractContextManager[None]:
+        """Inside, ``weight`` is called for the weights of one model, of which ``key`` is a checksum, under different
+        names. An op set that repacks them may keep the result in ``folder``, and need not read them the next time."""
 
     def weight(self, tensor: QuantTensor) -> Weight: ...
 

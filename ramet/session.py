@@ -55,9 +55,7 @@ class Session:
 
     async def __aenter__(self) -> Session:
         from ramet.runtime import store
-        from ramet.runtime.frontend.client import Client
         from ramet.runtime.launch import Launcher
-        from ramet.runtime.tokenizer import Tokenizer
 
         options = self.options
         if isinstance(options.model, store.ModelFolder):
@@ -74,9 +72,13 @@ class Session:
             config, on_failure=lambda reason: loop.call_soon_threadsafe(self._runtime_failed, reason)
         )
         try:
-            starting = asyncio.create_task(asyncio.to_thread(self.launcher.start))
+            starting = loop.run_in_executor(None, self.launcher.start)
             # Interrupted meanwhile, nobody waits for it any more.
-            starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+            starting.add_done_callback(lambda done: done.cancelled() or done.exception())
+            # The processes take as long to come up as these to import: both at once.
+            from ramet.runtime.frontend.client import Client
+            from ramet.runtime.tokenizer import Tokenizer
+
             self.tokenizer = await asyncio.to_thread(Tokenizer.load, self.folder)
             await starting
             self.client = Client(self.launcher.config.frontend_endpoint, self.tokenizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,27 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "model" / "tokenizer.json").write_text("{}")
     with pytest.raises(InvalidModel, match=r"tokenizer\.json"):
         store.resolve(str(tmp_path / "model"), cache=tmp_path / "cache")
+
+
+def test_the_kept_vocabulary_is_the_derived_one(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model")
+    folder = store.resolve(str(tmp_path / "model"), cache=tmp_path / "cache")
+    derived = Tokenizer(folder.tokenizer.read_text(), folder.meta)
+    Tokenizer.load(folder)
+    (file,) = folder.path.glob("vocabulary-*")
+    for damage in (None, b"", b"abc", file.read_bytes()[:-1], bytes(4) + file.read_bytes()[4:]):
+        if damage is not None:
+            file.write_bytes(damage)
+        again = Tokenizer.load(folder)
+        for name in ("token_table", "special_ids", "special_tokens", "missing_bytes", "fingerprint"):
+            assert getattr(again, name) == getattr(derived, name)
+        assert len(file.read_bytes()) > 100  # mended
+
+
+def test_plain_and_special_encoding_do_not_disturb_each_other(tokenizer: Tokenizer) -> None:
+    text = "a<|im_end|>b"
+    plain, parsed = tokenizer.encode(text), tokenizer.encode(text, special=True)
+    with ThreadPoolExecutor(4) as pool:
+        wanted = [index % 3 == 0 for index in range(300)]
+        found = list(pool.map(lambda special: tokenizer.encode(text, special=special), wanted))
+    assert found == [parsed if special else plain for special in wanted]

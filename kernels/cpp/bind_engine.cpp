@@ -48,6 +48,31 @@ void check_changes(const std::string& name, const std::optional<Vec<int32_t>>& s
 
 }  // namespace
 
+namespace {
+
+constexpr size_t CHECK_PART = 1 << 20;
+
+// A hash of a part of an array: sixteen polynomials over its words of eight bytes, then one over those and the rest.
+uint64_t part_checksum(const uint8_t* from, size_t bytes) {
+    constexpr uint64_t FACTOR = 0x9e3779b97f4a7c15;
+    uint64_t lanes[16];
+    for (int k = 0; k < 16; ++k) lanes[k] = (uint64_t)k;
+    size_t at = 0;
+    for (; at + 128 <= bytes; at += 128) {
+        for (int k = 0; k < 16; ++k) {
+            uint64_t v;
+            memcpy(&v, from + at + k * 8, 8);
+            lanes[k] = (lanes[k] ^ v) * FACTOR;
+        }
+    }
+    uint64_t sum = bytes;
+    for (uint64_t lane : lanes) sum = (sum ^ lane ^ lane >> 32) * FACTOR;
+    for (; at < bytes; ++at) sum = (sum ^ from[at]) * FACTOR;
+    return sum ^ sum >> 32;
+}
+
+}  // namespace
+
 void bind_engine(nb::module_& m) {
     nb::class_<Engine>(m, "Engine")
         .def(nb::init<const std::string&, int>(), nb::arg("isa"), nb::arg("threads"))
@@ -118,6 +143,17 @@ void bind_engine(nb::module_& m) {
                  require(to.size() == packed_bytes(w), "the target of pack has the wrong size");
                  nb::gil_scoped_release release;
                  each_row(e, w.tiles, [&](int tile, int) { pack_tile(w, kind, raw.data(), tile, to.data()); });
+             })
+        // A number that changes with any byte of an array, and with their order.
+        .def("checksum",
+             [](Engine& e, Vec<uint8_t> array) {
+                 const size_t size = array.shape(0), parts = (size + CHECK_PART - 1) / CHECK_PART;
+                 std::vector<uint64_t> sums(parts);
+                 nb::gil_scoped_release release;
+                 each_row(e, (int)parts, [&](int i, int) {
+                     sums[i] = part_checksum(array.data() + i * CHECK_PART, std::min(CHECK_PART, size - i * CHECK_PART));
+                 });
+                 return part_checksum((const uint8_t*)sums.data(), 8 * parts);
              })
         // Reads all of an array on all threads: what bounds decoding.
         .def("read",

@@ -5,11 +5,14 @@
 #include <algorithm>
 
 #include "bindings.hpp"
+#include "mapped.hpp"
+#include "pack.hpp"
 #include "pages.hpp"
 
 NB_MODULE(_cpu, m) {
     using namespace ramet;
     m.attr("VERSION") = 2;
+    m.attr("LAYOUT") = LAYOUT;
     m.def("lanes", [] {
         std::vector<std::string> names;
         for (const Lane* lane : lanes()) names.push_back(lane->name);
@@ -22,6 +25,14 @@ NB_MODULE(_cpu, m) {
         uint8_t* data = memory->data();
         nb::capsule owner(memory.release(), [](void* p) noexcept { delete (Pages*)p; });
         return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(data, {bytes}, owner);
+    });
+    // The bytes of a file, read only.
+    m.def("map_file", [](const std::string& path) {
+        auto file = std::make_unique<MappedFile>(path);
+        const uint8_t* data = file->data();
+        const size_t size = file->size();
+        nb::capsule owner(file.release(), [](void* p) noexcept { delete (MappedFile*)p; });
+        return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner);
     });
     bind_engine(m);
     bind_weight(m);

@@ -8,6 +8,9 @@
 
 namespace ramet {
 
+// Of what pack_tile writes, in any of its forms: packed weights that were kept are of no use to another version.
+constexpr int LAYOUT = 1;
+
 // Layout of a weight of GGUF type `kind` ("Q4_1", "F32", ...) and shape [n, k]; data is null. `pairs`: BF16 is kept in
 // pairs. Throws std::invalid_argument.
 Weight plan(const std::string& kind, int n, int k, bool pairs);

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from ramet.kernels import _cpu
+from ramet.kernels.cpu.kept import KeptWeights, WeightWriter, kept_path, open_kept
 from ramet.kernels.cpu.lower import lower
 from ramet.kernels.cpu.record import Recorder, Symbol
 from ramet.kernels.cpu.weights import Arena, PackedWeight, pack, wrap
@@ -50,14 +54,33 @@ class CpuOps:
             raise ValueError(f"kv_dtype {self.kv_dtype!r} is not known: use f32, bf16, f16 or int8")
         self._engine = _cpu.Engine(self.isa, self.threads)
         self._arena = Arena()
+        self._kept: KeptWeights | None = None
+        self._writer: WeightWriter | None = None
         self.isa = self._engine.lane
         self.threads = self._engine.threads
 
     def fingerprint(self) -> str:
         return f"cpu-{_cpu.VERSION}-{self.isa}-kv-{self.kv_dtype}"
 
+    @contextmanager
+    def keeping(self, folder: Path, key: str) -> Iterator[None]:
+        path = kept_path(folder, self._engine)
+        self._kept = open_kept(self._engine, path, key)
+        self._writer = None if self._kept else WeightWriter(path, key)
+        try:
+            yield
+            if self._writer is not None:
+                self._writer.write(self._engine)
+        finally:
+            self._kept = self._writer = None
+
     def weight(self, tensor: QuantTensor) -> PackedWeight:
-        return wrap(self._engine, tensor, pack(self._engine, tensor, self._arena))
+        packed = self._kept.find(tensor) if self._kept is not None else None
+        if packed is None:
+            packed = pack(self._engine, tensor, self._arena)
+        if self._writer is not None:
+            self._writer.add(tensor, packed)
+        return wrap(self._engine, tensor, packed)
 
     def kv_cache(self, layers: int, blocks: int, block_size: int, kv_heads: int, head_dim: int) -> _cpu.Kv:
         shape = (self._engine, self.kv_dtype, layers, blocks, block_size, kv_heads, head_dim)

@@ -8,7 +8,9 @@ whose inner loops treat all elements of an array alike (torch's vector loop and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -129,6 +131,9 @@ class ReferenceOps:
     def fingerprint(self) -> str:
         lane = torch.backends.cpu.get_cpu_capability()
         return f"reference-{VERSION}/torch-{torch.__version__}/{lane}/kv-{self.kv_dtype}"
+
+    def keeping(self, folder: Path, key: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def weight(self, tensor: QuantTensor) -> torch.Tensor:
         """float32 in memory, whatever the file's kind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import gc
 import socket
 import sys
 from pathlib import Path
@@ -68,7 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None and not path.is_file():
             raise InvalidRequest(f"--{option.replace('_', '-')}: there is no file {path}", param=option)
     with _listen(arguments.host, arguments.port) as listener:
-        return asyncio.run(_serve(arguments, session_options(arguments), listener))
+        gc.disable()  # importing makes many objects that stay: to look at them again and again is a tenth of the start
+        try:
+            return asyncio.run(_serve(arguments, session_options(arguments), listener))
+        finally:
+            gc.enable()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -120,8 +125,12 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
             ssl_certfile=arguments.ssl_certfile,
             ssl_keyfile=arguments.ssl_keyfile,
         )
+        gc.freeze()
+        gc.enable()
         listener.listen(2048)
         place = f"[{host}]" if ":" in host else host
+        # The first text is then encoded without waiting for the tokeniser to be built; that holds no lock of Python's.
+        asyncio.get_running_loop().run_in_executor(None, lambda: session.tokenizer.hf)
         scheme = "https" if arguments.ssl_certfile else "http"
         print(f"ramet serves {session.folder.meta.name} on {scheme}://{place}:{port}/v1", file=sys.stderr, flush=True)
         server = uvicorn.Server(config)

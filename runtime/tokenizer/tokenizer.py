@@ -5,52 +5,88 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
 
 import msgspec
 from ramet.runtime import store
 from ramet.runtime.protocol.errors import InvalidModel, InvalidRequest
 from ramet.runtime.store import ModelFolder, ModelMeta
 from ramet.runtime.tokenizer.byte_table import TokenizerFile, token_bytes
-from tokenizers import Tokenizer as HfTokenizer
+from ramet.runtime.tokenizer.vocabulary import Vocabulary, keep_vocabulary, kept_vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as HfTokenizer
 
 
 class Tokenizer:
-    """Immutable once made; may be used by several threads.
+    """Immutable as seen from outside; may be used by several threads.
 
     ``vocab_size`` is the width of the model's logits; ids beyond the vocabulary, and control tokens, are in
     ``special_ids`` and spell no bytes. ``missing_bytes``: byte values that no sequence of tokens can spell: ``encode``
-    leaves them out, and text that must contain them cannot be generated.
+    leaves them out, and text that must contain them cannot be generated. ``definition``: the text of tokenizer.json.
+    The library's own tokeniser takes 0.1 s to build, so that waits until something is encoded.
     """
 
-    def __init__(self, definition: str, meta: ModelMeta) -> None:
-        """``definition``: the text of tokenizer.json. Raises InvalidModel if it is damaged."""
-        try:
-            self.hf = HfTokenizer.from_str(definition)
-            self._literal = HfTokenizer.from_str(definition)
-            file = msgspec.json.decode(definition, type=TokenizerFile)
-        except Exception as error:  # the library raises bare Exception
-            raise InvalidModel(f"tokenizer.json of {meta.name} cannot be read: {error}") from error
-        self._literal.encode_special_tokens = True  # special tokens in plain text are ordinary text
-        vocabulary = self.hf.get_vocab(with_added_tokens=True)
-        added = {index: token.content for index, token in self.hf.get_added_tokens_decoder().items()}
+    def __init__(self, definition: str, meta: ModelMeta, kept: Path | None = None) -> None:
+        """``kept``: a folder for what is derived from the vocabulary, so that it is derived once. Raises InvalidModel
+        for a damaged definition."""
+        self.definition = definition
+        self._name = meta.name
+        self._hf: HfTokenizer | None = None
+        self._lock = Lock()
         self.vocab_size = meta.vocab_size
         self.end_ids: tuple[int, ...] = meta.end_ids
         self.bos_id: int | None = meta.bos_id if meta.bos_id >= 0 else None
-        used = set(vocabulary.values())
-        unused = {index for index in range(self.vocab_size) if index not in used}
-        self.special_ids: frozenset[int] = frozenset(meta.special_ids) | unused
-        self.token_table: list[bytes] = token_bytes(vocabulary, added, self.special_ids, self.vocab_size, file)
-        self.special_tokens: dict[str, int] = {added[i]: i for i in meta.special_ids if i in added}
-        spelled = {entry[0] for entry in self.token_table if len(entry) == 1}
-        self.missing_bytes: frozenset[int] = frozenset(range(256)) - spelled
         text = f"{definition}\0{self.vocab_size}\0{self.end_ids}\0{sorted(meta.special_ids)}"
         self.fingerprint: str = hashlib.sha256(text.encode()).hexdigest()[:16]
+        vocabulary = kept_vocabulary(kept, self.fingerprint)
+        if vocabulary is None:
+            vocabulary = self._derive(meta)
+            keep_vocabulary(kept, self.fingerprint, vocabulary)
+        self.special_ids: frozenset[int] = frozenset(meta.special_ids) | frozenset(vocabulary.unused)
+        self.token_table: list[bytes] = vocabulary.table
+        self.special_tokens: dict[str, int] = vocabulary.special_tokens
+        spelled = {entry[0] for entry in self.token_table if len(entry) == 1}
+        self.missing_bytes: frozenset[int] = frozenset(range(256)) - spelled
+
+    @property
+    def hf(self) -> HfTokenizer:
+        """The library's tokeniser. Raises InvalidModel."""
+        with self._lock:
+            return self._built()
+
+    def _built(self) -> HfTokenizer:
+        if self._hf is None:
+            from tokenizers import Tokenizer as HfTokenizer
+
+            try:
+                self._hf = HfTokenizer.from_str(self.definition)
+            except Exception as error:  # the library raises bare Exception
+                raise self._damaged(error) from error
+        return self._hf
+
+    def _damaged(self, error: Exception) -> InvalidModel:
+        return InvalidModel(f"tokenizer.json of {self._name} cannot be read: {error}")
+
+    def _derive(self, meta: ModelMeta) -> Vocabulary:
+        hf = self._built()
+        try:
+            file = msgspec.json.decode(self.definition, type=TokenizerFile)
+        except msgspec.MsgspecError as error:
+            raise self._damaged(error) from error
+        ids = hf.get_vocab(with_added_tokens=True)
+        added = {index: token.content for index, token in hf.get_added_tokens_decoder().items()}
+        used = set(ids.values())
+        unused = [index for index in range(self.vocab_size) if index not in used]
+        table = token_bytes(ids, added, frozenset(meta.special_ids) | frozenset(unused), self.vocab_size, file)
+        return Vocabulary(table, unused, {added[index]: index for index in meta.special_ids if index in added})
 
     @classmethod
     def load(cls, folder: ModelFolder | Path | str) -> Tokenizer:
         """The tokeniser of a prepared model folder (see ``ramet.runtime.store``)."""
         model = folder if isinstance(folder, ModelFolder) else store.open(folder)
-        return cls(model.tokenizer.read_text(encoding="utf-8"), model.meta)
+        return cls(model.tokenizer.read_text(encoding="utf-8"), model.meta, model.path)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Ids of ``text``, without a begin-of-text id. Bytes that the vocabulary cannot spell are left out.
@@ -59,7 +95,14 @@ class Tokenizer:
         ordinary text, as anything that a user writes must be. Raises InvalidRequest for text that is not Unicode.
         """
         try:
-            ids: list[int] = (self.hf if special else self._literal).encode(text, add_special_tokens=False).ids
+            with self._lock:
+                hf = self._built()
+                # Whether control tokens are ordinary text: looked at when the library encodes.
+                hf.encode_special_tokens = not special
+                try:
+                    ids: list[int] = hf.encode(text, add_special_tokens=False).ids
+                finally:
+                    hf.encode_special_tokens = False
         except TypeError as error:
             if not isinstance(text, str):
                 raise

@@ -19,6 +19,8 @@ KEPT_KEYS = 1024
 KEPT_BYTES = 64 * 1024 * 1024
 """Specifications, not their compiled forms."""
 
+_SMALLEST = ConstraintSpec("regex", "a")
+
 
 class ConstraintUnavailable(Exception):
     """The row's constraint did not compile here, or was never sent."""
@@ -47,6 +49,11 @@ class ConstraintCache:
     @property
     def bytes(self) -> int:
         return self._bytes
+
+    def warm(self) -> None:
+        """Begin to ready the compiler, which takes a while to read the vocabulary, so that the first key waits less."""
+        if self._executor is not None and self._compile is not None:
+            self._executor.submit(self._outcome, "", _SMALLEST)
 
     def add(self, key: str, spec: ConstraintSpec) -> None:
         """Begin to compile ``spec`` unless that was done."""

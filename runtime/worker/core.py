@@ -89,6 +89,10 @@ class WorkerCore:
         """Compile. If that fails, ``take_failures`` says so, and rows that name the key end with ``error``."""
         self._constraints.add(key, spec)
 
+    def warm(self) -> None:
+        """Get ready to compile constraints, beside the steps."""
+        self._constraints.warm()
+
     def take_failures(self) -> list[ConstraintFailed]:
         """Constraints that turned out not to compile since the last call."""
         return self._constraints.take_failures()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from ramet.kernels.ops import Batch, OpSet, SampleBatch, SampleResult
+from ramet.runtime.constrain.base import CompiledConstraint
 from ramet.runtime.protocol.config import RuntimeConfig, WorkerConfig
 from ramet.runtime.protocol.errors import RametError
 from ramet.runtime.protocol.messages import ConstraintSpec
@@ -20,9 +18,6 @@ from ramet.runtime.store import ModelFolder
 from .constraints import Compile
 from .memory import available_bytes, pool_blocks
 from .models import Model, load_model
-
-if TYPE_CHECKING:
-    from ramet.runtime.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -84,24 +79,23 @@ def _op_set(config: WorkerConfig) -> OpSet:
 
 
 def build_model(config: RuntimeConfig) -> tuple[ModelRunner, Compile]:
-    """Load what the configuration names. Raises ModelNotFound, or what a missing library raises."""
-    from ramet.runtime import constrain, store
+    """Load what the configuration names. Raises ModelNotFound, or what a missing library raises.
+
+    The compiler of constraints takes longer to come up than all the rest: it does so at its first use.
+    """
+    from ramet.runtime import store
     from ramet.runtime.tokenizer import Tokenizer
 
     folder = store.open(Path(config.model))
+    ops = _op_set(config.worker)
+    model = load_model(folder, ops)
+    tokenizer = Tokenizer.load(folder)
 
-    def text() -> tuple[Tokenizer, Compile]:
-        tokenizer = Tokenizer.load(folder)
-        compile_spec = functools.partial(constrain.compile, tokenizer=tokenizer)
-        # The first compile reads the whole vocabulary: a quarter of a second, better now than in a request.
-        compile_spec(ConstraintSpec("regex", "a"))
-        return tokenizer, compile_spec
+    def compile_spec(spec: ConstraintSpec) -> CompiledConstraint:
+        from ramet.runtime import constrain
 
-    with ThreadPoolExecutor(1) as beside:
-        reading = beside.submit(text)
-        ops = _op_set(config.worker)
-        model = load_model(folder, ops)
-        tokenizer, compile_spec = reading.result()
+        return constrain.compile(spec, tokenizer=tokenizer)
+
     runner = ModelRunner(
         folder,
         ops,

@@ -65,6 +65,7 @@ class WorkerProcess:
             log.info("scheduler of epoch %d", message.epoch)
             self._core.clear()
             self._pulse.idle()
+            self._core.warm()
         elif isinstance(message, Shutdown):
             self.stop()
 

@@ -65,7 +65,7 @@ def add_remote_routes(app: FastAPI, server: Server) -> None:
     async def tokenizer() -> Response:
         tokenizer = server.tokenizer
         return reply(
-            TokenizerReply(server.meta, tokenizer.hf.to_str(), tokenizer.fingerprint, server.client.context or 0)
+            TokenizerReply(server.meta, tokenizer.definition, tokenizer.fingerprint, server.client.context or 0)
         )
 
     @app.post("/v1/remote/generate", include_in_schema=False)

@@ -33,7 +33,9 @@ def load_model(folder: ModelFolder, ops: OpSet) -> Model:
         )
     weights = open_weights(folder)
     rope = RopeSpec(_frequencies(meta, weights), interleaved=weights.permuted)
-    return Model(meta, ops.compile(Llama.load(meta, weights, ops, rope).forward))
+    with ops.keeping(folder.path, meta.sha256):
+        llama = Llama.load(meta, weights, ops, rope)
+    return Model(meta, ops.compile(llama.forward))
 
 
 def _frequencies(meta: ModelMeta, weights: Weights) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
