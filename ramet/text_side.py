@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from ramet.frontend_lang.backend import Piece
 from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.frontend.tools import tools_text
 from ramet.runtime.store import ModelMeta
-from ramet.runtime.tokenizer import Tokenizer
+from ramet.runtime.tokenizer import Follows, Tokenizer
 
 _LONG_TEXT = 20_000
 """Characters from which encoding gets a thread, so that streams go on meanwhile."""
@@ -47,13 +47,15 @@ class TextSide:
 
     async def encode(self, pieces: Sequence[Piece], start: bool) -> list[int]:
         ids: list[int] = []
+        follows: Follows = "nothing" if start else "text"
         for part in self._parts(pieces):
             if isinstance(part, int):
                 ids.append(part)
-            elif len(part) < _LONG_TEXT:
-                ids += self.tokenizer.encode(part)
-            else:
-                ids += await asyncio.to_thread(self.tokenizer.encode, part)
+                follows = "special"
+                continue
+            encode = partial(self.tokenizer.encode, part, follows=follows)
+            ids += encode() if len(part) < _LONG_TEXT else await asyncio.to_thread(encode)
+            follows = "text"
         bos = self.tokenizer.bos_id
         if start and self.meta.add_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)

@@ -35,7 +35,7 @@ class ByteTokenizer:
     token_table = [bytes([i]) for i in range(256)] + [b""] * 4
     special_tokens: ClassVar[dict[str, int]] = {"<|end|>": END}
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
+    def encode(self, text: str, *, special: bool = False, follows: str = "nothing") -> list[int]:
         return list(text.encode("utf-8"))
 
     def text(self, ids: list[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -31,10 +32,40 @@ def write_tokenizer(folder: Path, template: str | None = CHATML) -> int:
 
 def write_gguf(path: Path, *, pre: str = "smollm", template: str = CHATML, seed: int = 0) -> None:
     """A Llama of one layer with random float32 weights and the tokenizer of ``write_tokenizer``."""
-    import gguf
-
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet, "th", "the"]
+    writer = _llama_writer(path, len(tokens), seed)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, 3, 3, *[1] * (len(tokens) - 3)])
+    writer.add_token_merges(["t h", "th e"])
+    writer.add_chat_template(template)
+    _finish(writer)
+
+
+SPM_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ '[' + m['role'] + ']' + m['content'] + eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"
+)
+
+
+def write_spm_gguf(path: Path, tokens: list[str], scores: list[float], types: list[int]) -> None:
+    """The same with a SentencePiece vocabulary, whose ids 1 and 2 begin and end texts."""
+    writer = _llama_writer(path, len(tokens), 0)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_scores(scores)
+    writer.add_token_types(types)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template(SPM_TEMPLATE)
+    _finish(writer)
+
+
+def _llama_writer(path: Path, vocabulary: int, seed: int) -> Any:
+    import gguf
+
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(1)
     writer.add_context_length(128)
@@ -43,20 +74,18 @@ def write_gguf(path: Path, *, pre: str = "smollm", template: str = CHATML, seed:
     writer.add_head_count(4)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(tokens)
-    writer.add_token_types([3, 3, 3, *[1] * (len(tokens) - 3)])
-    writer.add_token_merges(["t h", "th e"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    writer.add_chat_template(template)
     rng = np.random.default_rng(seed)
     shapes = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32)}
     shapes |= {"ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64), "attn_norm": (32,), "ffn_norm": (32,)}
     named = {f"blk.0.{name}.weight": shape for name, shape in shapes.items()}
-    for name, shape in {"token_embd.weight": (len(tokens), 32), "output_norm.weight": (32,), **named}.items():
+    for name, shape in {"token_embd.weight": (vocabulary, 32), "output_norm.weight": (32,), **named}.items():
         writer.add_tensor(name, rng.normal(size=shape).astype(np.float32))
+    return writer
+
+
+def _finish(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -215,3 +215,15 @@ def test_counters_of_latency(live: Live) -> None:
     before = [value(name) for name in names]
     live.chat(max_tokens=5, ignore_eos=True, n=2)
     assert [value(name) - old for name, old in zip(names, before, strict=True)] == [1, 1, 1, 10, 2]
+
+
+def test_a_character_that_no_token_spells_is_named(live: Live) -> None:
+    """It would be left out, and the answer be one to another prompt."""
+    for path, fields, param in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a \x04 b"}]}, "messages"),
+        ("/v1/completions", {"prompt": ["fine", "a \x1d b"]}, "prompt"),
+        ("/tokenize", {"prompt": "a \x04 b"}, None),
+    ):
+        error = live.post(path, 400, **fields)["error"]
+        assert error["code"] == "character_not_in_vocabulary" and re.search(r"U\+00(04|1D)", error["message"])
+        assert param is None or error["param"] == param

@@ -20,7 +20,7 @@ from ramet.runtime.frontend.fragments import RoleFragments, derive
 from ramet.runtime.frontend.tools import plain_messages
 from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.store import ModelMeta
-from ramet.runtime.tokenizer import Tokenizer
+from ramet.runtime.tokenizer import Follows, Tokenizer
 
 Message: TypeAlias = Mapping[str, object]
 
@@ -121,13 +121,16 @@ class ChatTemplate:
         hidden = [_replaced(message, stand_in) for message in messages]
         text = self.render([m for m in hidden if isinstance(m, Mapping)], add_generation_prompt, tools, **variables)
         ids: list[int] = []
+        follows: Follows = "nothing"
         back = {char: token for token, char in stand_in.items()}
         for piece in re.split(f"({'|'.join(map(re.escape, sorted(special, key=len, reverse=True)))})", text):
             if piece in special:
                 ids.append(special[piece])
-            else:
+                follows = "special"
+            elif piece:
                 literal = re.sub(f"[{''.join(back)}]", lambda match: back[match[0]], piece)
-                ids += self._tokenizer.encode(literal)
+                ids += self._tokenizer.encode(literal, follows=follows)
+                follows = "text"
         return ids
 
     @cached_property

@@ -84,6 +84,12 @@ class GgufFile:
             raise InvalidModel(f"{self.path}: the GGUF field {key!r} should be an array, but is {value!r}")
         return [int(item) for item in value]
 
+    def numbers(self, key: str) -> list[float]:
+        value = self.fields.get(key)
+        if not isinstance(value, list):
+            raise InvalidModel(f"{self.path}: the GGUF field {key!r} should be an array, but is {value!r}")
+        return [float(item) for item in value]
+
 
 class _Cursor:
     """Reads forward through the bytes; an overrun raises struct.error or IndexError, which ``read_gguf`` translates."""

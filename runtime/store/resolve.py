@@ -153,14 +153,14 @@ def _local(root: Path, path: Path, source: str) -> ModelFolder:
 
 def _prepare(work: Path, weights: Path, name: str, source: str, aliases: tuple[str, ...] = ()) -> None:
     """Write tokenizer.json and meta.json of the model at ``weights`` (a GGUF file, or a folder) into ``work``."""
-    from ramet.runtime.store import from_gguf, from_hf
+    from ramet.runtime.store import from_gguf, from_hf, gguf_tokenizer
     from ramet.runtime.store.gguf import read_gguf
 
     if weights.is_file():
         file = read_gguf(weights)
         listed, total = _describe([weights], work)
         meta = from_gguf.read_meta(file, name=name, source=source, weights=listed, sha256=total)
-        from_gguf.write_tokenizer(file, work / "tokenizer.json")
+        gguf_tokenizer.write_tokenizer(file, work / "tokenizer.json")
     else:
         listed, total = _describe([weights / file for file in from_hf.weight_names(weights)], work)
         meta = from_hf.read_meta(weights, name=name, source=source, weights=listed, sha256=total)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ramet.runtime.tokenizer.tokenizer import Tokenizer
+from ramet.runtime.tokenizer.tokenizer import Follows, Tokenizer
 
-__all__ = ["Tokenizer"]
+__all__ = ["Follows", "Tokenizer"]

@@ -54,7 +54,8 @@ def token_bytes(
         if index >= size or index in special:
             continue
         if index in added:
-            table[index] = added[index].encode()
+            text = added[index]
+            table[index] = (text if byte_level else text.replace("\u2581", " ")).encode()
         elif byte_level:
             try:
                 table[index] = bytes([alphabet[char] for char in token])

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 from ramet.runtime import store
 from ramet.runtime.protocol.errors import InvalidModel, InvalidRequest
 from ramet.runtime.store import ModelFolder, ModelMeta
 from ramet.runtime.tokenizer.byte_table import TokenizerFile, token_bytes
+from ramet.runtime.tokenizer.prefix import Inner, inner
 from ramet.runtime.tokenizer.vocabulary import Vocabulary, keep_vocabulary, kept_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HfTokenizer
+
+Follows: TypeAlias = Literal["nothing", "special", "text"]
+"""What stands in front of a text: it begins, or it comes after a special token, or after other text."""
+
+_NEVER_IN_UTF8 = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
 
 
 class Tokenizer:
@@ -24,7 +32,7 @@ class Tokenizer:
 
     ``vocab_size`` is the width of the model's logits; ids beyond the vocabulary, and control tokens, are in
     ``special_ids`` and spell no bytes. ``missing_bytes``: byte values that no sequence of tokens can spell: ``encode``
-    leaves them out, and text that must contain them cannot be generated. ``definition``: the text of tokenizer.json.
+    refuses them, and text that must contain them cannot be generated. ``definition``: the text of tokenizer.json.
     The library's own tokeniser takes 0.1 s to build, so that waits until something is encoded.
     """
 
@@ -34,6 +42,7 @@ class Tokenizer:
         self.definition = definition
         self._name = meta.name
         self._hf: HfTokenizer | None = None
+        self._inner_hf: HfTokenizer | None = None
         self._lock = Lock()
         self.vocab_size = meta.vocab_size
         self.end_ids: tuple[int, ...] = meta.end_ids
@@ -49,6 +58,8 @@ class Tokenizer:
         self.special_tokens: dict[str, int] = vocabulary.special_tokens
         spelled = {entry[0] for entry in self.token_table if len(entry) == 1}
         self.missing_bytes: frozenset[int] = frozenset(range(256)) - spelled
+        wanted = re.escape(bytes(sorted(self.missing_bytes - _NEVER_IN_UTF8)))
+        self._unspelled = re.compile(b"[%b]" % wanted) if wanted else None
 
     @property
     def hf(self) -> HfTokenizer:
@@ -58,13 +69,28 @@ class Tokenizer:
 
     def _built(self) -> HfTokenizer:
         if self._hf is None:
-            from tokenizers import Tokenizer as HfTokenizer
-
-            try:
-                self._hf = HfTokenizer.from_str(self.definition)
-            except Exception as error:  # the library raises bare Exception
-                raise self._damaged(error) from error
+            self._hf = self._build(self.definition)
         return self._hf
+
+    def _build(self, definition: str) -> HfTokenizer:
+        from tokenizers import Tokenizer as HfTokenizer
+
+        try:
+            return HfTokenizer.from_str(definition)
+        except Exception as error:  # the library raises bare Exception
+            raise self._damaged(error) from error
+
+    @cached_property
+    def _inner(self) -> Inner | None:
+        return inner(self.definition)
+
+    def _encoder(self, follows: Follows) -> HfTokenizer:
+        """The library's tokeniser for text that stands there."""
+        if follows == "nothing" or self._inner is None or (follows == "special" and not self._inner.after_special):
+            return self._built()
+        if self._inner_hf is None:
+            self._inner_hf = self._build(self._inner.definition)
+        return self._inner_hf
 
     def _damaged(self, error: Exception) -> InvalidModel:
         return InvalidModel(f"tokenizer.json of {self._name} cannot be read: {error}")
@@ -88,28 +114,48 @@ class Tokenizer:
         model = folder if isinstance(folder, ModelFolder) else store.open(folder)
         return cls(model.tokenizer.read_text(encoding="utf-8"), model.meta, model.path)
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of ``text``, without a begin-of-text id. Bytes that the vocabulary cannot spell are left out.
+    def encode(self, text: str, *, special: bool = False, follows: Follows = "nothing") -> list[int]:
+        """Ids of ``text``, without a begin-of-text id.
 
         ``special``: control tokens written in the text become their ids (for text of templates); otherwise they are
-        ordinary text, as anything that a user writes must be. Raises InvalidRequest for text that is not Unicode.
+        ordinary text, as anything that a user writes must be. ``follows``: what stands in front of the text; where a
+        tokeniser writes a blank in front of texts, it does so at their beginning alone. Raises InvalidRequest for text
+        that is not Unicode, and for characters that no sequence of tokens spells.
         """
         try:
-            with self._lock:
-                hf = self._built()
-                # Whether control tokens are ordinary text: looked at when the library encodes.
-                hf.encode_special_tokens = not special
-                try:
-                    ids: list[int] = hf.encode(text, add_special_tokens=False).ids
-                finally:
-                    hf.encode_special_tokens = False
-        except TypeError as error:
-            if not isinstance(text, str):
-                raise
+            data = text.encode()
+        except UnicodeEncodeError as error:
             raise InvalidRequest(
-                "the text holds half of a surrogate pair (U+D800 to U+DFFF), which is not valid Unicode."
+                "the text holds half of a surrogate pair (U+D800 to U+DFFF), which is not valid Unicode.",
+                param="prompt",
             ) from error
+        if self._unspelled is not None and self._unspelled.search(data):
+            self._check_characters(text)
+        return self._ids(text, special, follows)
+
+    def _ids(self, text: str, special: bool, follows: Follows) -> list[int]:
+        with self._lock:
+            hf = self._encoder(follows)
+            # Whether control tokens are ordinary text: looked at when the library encodes.
+            hf.encode_special_tokens = not special
+            try:
+                ids: list[int] = hf.encode(text, add_special_tokens=False).ids
+            finally:
+                hf.encode_special_tokens = False
         return ids
+
+    def _check_characters(self, text: str) -> None:
+        """Raises InvalidRequest if one has a byte that is no token and is not part of a longer token either."""
+        assert self._unspelled is not None
+        for character in dict.fromkeys(text):
+            data = character.encode()
+            if self._unspelled.search(data) and data not in self.decode(self._ids(character, False, "nothing")):
+                raise InvalidRequest(
+                    f"the text holds the character U+{ord(character):04X}, which no token of this model's vocabulary "
+                    "spells; remove or replace it.",
+                    param="prompt",
+                    code="character_not_in_vocabulary",
+                )
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that ``token`` spells, b"" for special ids. Raises IndexError beyond the vocabulary."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Vocabulary(Struct, frozen=True, array_like=True):

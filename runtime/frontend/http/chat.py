@@ -151,7 +151,7 @@ def chat_ids(server: Server, body: ChatBody | TokenizeBody, tools: Sequence[dict
         if not messages or messages[-1]["role"] != "assistant" or not isinstance(messages[-1]["content"], str):
             raise bad_request("continue_final_message needs a last message of the assistant with text", "messages")
         before = server.template.ids(messages[:-1], True, list(tools) or None)
-        return before + server.tokenizer.encode(messages[-1]["content"])
+        return before + server.tokenizer.encode(messages[-1]["content"], follows="text")
     except RametError as error:
         raise translate(error, prompt_param="messages") from error
 
