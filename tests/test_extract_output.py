@@ -100,3 +100,12 @@ def test_a_file_that_is_read_is_never_the_output(tmp_path: Path, output: str, mo
     words = "extract --schema schema.json --input docs.jsonl --prompt @prompt.txt --overwrite --output"
     assert main([*words.split(), output]) == 1
     assert Path(output).read_bytes() == before
+
+
+def test_the_summary_says_how_records_ended_and_what_took_longest() -> None:
+    totals = Totals()
+    totals.add(Record(1, "length"), Usage(sampled=10), {"a": 2, "b/*": 7})
+    totals.add(Record(2, "ok"), Usage(sampled=10), {"a": 3, "b/*": 5})
+    totals.count("ok")
+    assert totals.summary() == "3 records: 2 ok, 1 length\nslowest field: b/*, with 60% of the 20 sampled tokens"
+    assert Totals().summary() == "0 records: none"

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramet.extraction.partial import missing, pointer, read
+from ramet.extraction.fields import sampled
+from ramet.extraction.missing import missing
+from ramet.extraction.partial import pointer, read
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -90,3 +92,42 @@ def test_what_is_missing_comes_in_the_schemas_order() -> None:
     assert missing(schema, found.value, found.cut) == ["c", "d"]
     assert missing(schema, {"a": 1, "c": 2, "d": 3}, None) == []
     assert pointer(("a/b", 0, "c~")) == "/a~1b/0/c~0"
+
+
+PARTS = {
+    "properties": {"name": {}, "parts": {"type": "array", "items": {"$ref": "#/$defs/Part"}}, "state": {}},
+    "required": ["name", "parts", "state"],
+    "$defs": {
+        "Part": {"properties": {"label": {}, "size": {"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}}}
+        | {"required": ["label", "size"]},
+        "Size": {"type": "object", "properties": {"w": {}, "h": {}}, "required": ["w", "h"]},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "lacking"),
+    [
+        ("", ["name", "parts", "state"]),
+        ('{"na', ["name", "parts", "state"]),
+        ('{"name":"x', ["name", "parts", "state"]),
+        ('{"name":"x","parts":[', ["parts", "state"]),
+        ('{"name":"x","parts":[{"label":"a', ["parts/0/label", "parts/0/size", "state"]),
+        ('{"name":"x","parts":[{"label":"a","size":null},{"label":"b","size":{"w":1,', ["parts/1/size/h", "state"]),
+        ('{"name":"x","parts":[{"label":"a","size":{"w":1', ["parts/0/size/w", "parts/0/size/h", "state"]),
+        ('{"name":"x","parts":[],"state":"', ["state"]),
+        ('{"name":"x","parts":[],"state":"a"', []),
+    ],
+)
+def test_what_is_missing_is_named_in_full(text: str, lacking: list[str]) -> None:
+    found = read(text)
+    assert missing(PARTS, found.value if text else {}, found.cut) == lacking
+
+
+def test_each_sampled_token_counts_for_the_field_that_it_spells() -> None:
+    text = '{"a":"one two","b":[1,23],"c":{}}'
+    tokens = [b'{"a":', b'"', b"one", b" two", b'","', b'b":', b"[", b"1", b",2", b"3", b"],", b'"c":', b"{}", b"}"]
+    forced = bytes([1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1])
+    assert b"".join(tokens).decode() == text
+    assert sampled(text, tokens, forced) == {"a": 3, "b/*": 3}
+    assert sampled("{]", [b"{", b"]"], bytes(2)) == {}

@@ -112,9 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
             bar.update(job.totals.records - bar.n)
     if job.resumed:
         print(f"{job.resumed} of the records were there already", file=sys.stderr)
-    for status, number in sorted(job.totals.statuses.items()):
-        if status != "ok":
-            print(f"{number} records have status {status}: their lines say why ({arguments.output})", file=sys.stderr)
+    print(job.summary(), file=sys.stderr)
+    if job.totals.valid < job.totals.records:
+        print(f"the lines of the others say why ({arguments.output})", file=sys.stderr)
     print(job.closing_line())
     return 0 if job.totals.valid == job.totals.records else 1
 

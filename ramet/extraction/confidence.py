@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ramet.extraction.fields import spelled
 from ramet.extraction.partial import Span, pointer
 from ramet.runtime.protocol.messages import TokenLogprob
 
@@ -20,22 +21,8 @@ def confidence(
     ``raw`` is by the model alone; ``masked`` is among what the constraint allowed (1.0 where it left no choice, so that
     a field whose every token was forced has 1.0). tokens: bytes of each id of ``text``, one entry of ``logprobs`` each.
     """
-    # Byte offsets of characters, and of the token boundaries:  0 | token 0 | token 1 | ...
-    offsets = [0]
-    for character in text:
-        offsets.append(offsets[-1] + len(character.encode("utf-8", "surrogatepass")))
-    bounds = [0]
-    for token in tokens:
-        bounds.append(bounds[-1] + len(token))
     found: Confidence = {}
-    first = 0
-    for leaf in leaves:
-        start, end = offsets[leaf.start], offsets[leaf.end]
-        while bounds[first + 1] <= start:
-            first += 1
-        last = first
-        while last + 1 < len(tokens) and bounds[last + 1] < end:
-            last += 1
+    for leaf, first, last in spelled(text, leaves, tokens):
         part = logprobs[first : last + 1]
         found[pointer(leaf.path)] = {
             "raw": _mean([entry.raw for entry in part]),

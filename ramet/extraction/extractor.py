@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ramet.extraction.fields import sampled
 from ramet.extraction.judge import Judge, Verdict
 from ramet.extraction.merge import Piece, chunks, merged
 from ramet.extraction.options import Options
@@ -29,12 +31,14 @@ __all__ = ["Extractor", "Options", "Outcome"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A record and what it cost. ``prompt`` and ``answer`` are the token ids of the last attempt."""
+    """A record and what it cost. ``prompt`` and ``answer`` are the token ids of the last attempt. ``fields``: sampled
+    tokens by field, see ``fields.sampled``."""
 
     record: Record
     usage: Usage
     prompt: tuple[int, ...] = ()
     answer: tuple[int, ...] = ()
+    fields: Mapping[str, int] = field(default_factory=dict)
 
 
 class Extractor:
@@ -104,6 +108,7 @@ class Extractor:
                 prompt = self.frame.prompt(ids, note)
                 choice = await self._ask(prompt, spec, budget, asked.count, on_chunk)
                 asked.add(choice.usage)
+                asked.fields += sampled(choice.text, list(map(self._tokenizer.token_bytes, choice.ids)), choice.forced)
                 verdict = await self._judge.judge(choice, spec, budget)
                 if verdict.note is None or asked.count > self._retries(verdict.status):
                     break
@@ -117,7 +122,7 @@ class Extractor:
             asked.count = max(1, asked.count)
             return self._outcome(id, Verdict(status, error=str(error)), text, asked)
         outcome = self._outcome(id, verdict, text, asked)
-        return Outcome(outcome.record, outcome.usage, tuple(prompt), tuple(choice.ids))
+        return replace(outcome, prompt=tuple(prompt), answer=tuple(choice.ids))
 
     def _outcome(self, id: str | int, verdict: Verdict, text: str, asked: Answers) -> Outcome:
         record = Record(
@@ -130,7 +135,7 @@ class Extractor:
             asked.record_usage(),
             self._target.binding.spans(verdict.value, text),
         )
-        return Outcome(record, asked.usage)
+        return Outcome(record, asked.usage, fields=asked.fields)
 
     def _retries(self, status: Status) -> int:
         if status == "length":
@@ -175,11 +180,12 @@ class Extractor:
         total = Answers()
         for outcome in outcomes:
             total.add(outcome.usage, outcome.record.attempts)
+            total.fields.update(outcome.fields)
         for number, outcome in enumerate(outcomes, 1):
             if outcome.record.status != "ok":
                 said = f"chunk {number} of {len(pieces)}: {outcome.record.error}"
                 record = Record(id, outcome.record.status, error=said, attempts=total.count, usage=total.record_usage())
-                return Outcome(record, total.usage)
+                return Outcome(record, total.usage, fields=total.fields)
         value, origins = merged([outcome.record.value for outcome in outcomes])
         verdict = await self._judge.read_merged(value, self._target.binding.spec(text))
         record = Record(
@@ -193,7 +199,7 @@ class Extractor:
             self._target.binding.spans(value, text),
             _places(pieces, origins),
         )
-        return Outcome(record, total.usage)
+        return Outcome(record, total.usage, fields=total.fields)
 
     def _too_long(self, document: Document, size: int) -> Record:
         return Record(
@@ -216,6 +222,7 @@ class Answers:
     def __init__(self) -> None:
         self.count = 0
         self.usage = Usage()
+        self.fields: Counter[str] = Counter()
 
     def add(self, usage: Usage, attempts: int = 1) -> None:
         self.count += attempts

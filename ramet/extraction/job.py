@@ -114,6 +114,10 @@ class Extraction:
             pass
         return self.totals
 
+    def summary(self) -> str:
+        """Of what is done so far: records by status, and the slowest field."""
+        return self.totals.summary()
+
     def closing_line(self) -> str:
         return self.totals.closing_line(self.seconds)
 
@@ -182,7 +186,7 @@ class Extraction:
                 continue
             if output is not None:
                 output.write(outcome.record.line())
-            self.totals.add(outcome.record, outcome.usage)
+            self.totals.add(outcome.record, outcome.usage, outcome.fields)
             self.seconds = time.monotonic() - started
             yield outcome.record
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ramet.extraction import partial
 from ramet.extraction.confidence import Confidence, confidence
+from ramet.extraction.missing import missing
 from ramet.extraction.options import Options
 from ramet.extraction.records import Status
 from ramet.extraction.schema import Target
@@ -77,7 +78,7 @@ class Judge:
     async def _cut(self, choice: ChoiceResult, spec: ConstraintSpec, budget: int) -> Verdict:
         """Of an answer whose budget ended first."""
         found = partial.read(choice.text)
-        lacking = ", ".join(partial.missing(self._schema, found.value, found.cut)) or "the end"
+        lacking = ", ".join(missing(self._schema, found.value, found.cut)) or "the end"
         error = f"cut after {budget} tokens, before {lacking}: give a larger --max-tokens"
         if self._options.on_length == "retry":
             return Verdict("length", error=error, note="An earlier answer was too long. Keep every text short.")

@@ -76,7 +76,7 @@ def _takes_null(schema: object) -> bool:
 
 
 def _clean(schema: object, root: object, value: object, depth: int) -> object:
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     if not isinstance(schema, Mapping) or depth > 32:
         return value
     options = schema.get("anyOf")
@@ -98,7 +98,8 @@ def _clean(schema: object, root: object, value: object, depth: int) -> object:
     return value
 
 
-def _resolved(schema: object, root: object) -> object:
+def resolved(schema: object, root: object) -> object:
+    """What a reference inside of ``root`` points to; a schema that is none is given back."""
     for _ in range(8):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):

@@ -1,10 +1,9 @@
-"""Reading JSON that may end anywhere: what is there, where each value stands, and what is missing."""
+"""Reading JSON that may end anywhere: what is there, and where each value stands."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -50,18 +49,6 @@ def read(text: str) -> Partial:
 def pointer(path: Path) -> str:
     """As a JSON pointer."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
-
-
-def missing(schema: object, value: object, cut: Path | None) -> list[str]:
-    """Names of the top-level fields that the schema requires and ``value`` does not hold whole, in its order."""
-    required = schema.get("required") if isinstance(schema, Mapping) else None
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    order = schema.get("properties") if isinstance(schema, Mapping) else None
-    if isinstance(order, Mapping):
-        names.sort(key=list(order).index if set(names) <= set(order) else lambda name: 0)
-    there = value if isinstance(value, Mapping) else {}
-    broken = cut[0] if cut else None
-    return [name for name in names if name not in there or name == broken]
 
 
 @dataclass

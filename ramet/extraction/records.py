@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec.structs
 from msgspec import Struct
@@ -74,9 +76,12 @@ class Totals:
     forced: int = 0
     sampled: int = 0
     statuses: dict[Status, int] = field(default_factory=dict)
+    fields: Counter[str] = field(default_factory=Counter)
+    """Sampled tokens by field: each took a step of the model."""
 
-    def add(self, record: Record, usage: Usage) -> None:
+    def add(self, record: Record, usage: Usage, fields: Mapping[str, int] | None = None) -> None:
         self.count(record.status)
+        self.fields.update(fields or {})
         self.prompt += usage.prompt
         self.cached += usage.cached
         self.computed += usage.computed
@@ -92,6 +97,20 @@ class Totals:
     @property
     def cached_share(self) -> float:
         return self.cached / self.prompt if self.prompt else 0.0
+
+    def summary(self) -> str:
+        """How many records have which status, and the field that took the most of the model's time."""
+        order = {status: number for number, status in enumerate(get_args(Status))}
+        counts = ", ".join(
+            f"{self.statuses[status]} {status}" for status in sorted(self.statuses, key=order.__getitem__)
+        )
+        lines = [f"{self.records} records: {counts or 'none'}"]
+        if self.fields and self.sampled:
+            name, tokens = self.fields.most_common(1)[0]
+            lines.append(
+                f"slowest field: {name}, with {tokens / self.sampled:.0%} of the {self.sampled} sampled tokens"
+            )
+        return "\n".join(lines)
 
     def closing_line(self, seconds: float, *, names: int | None = None) -> str:
         """The last line that ``ramet extract``, ``ramet run`` and ``ramet demo`` print; others parse it."""
