@@ -16,7 +16,7 @@ from ramet.kernels.ops import GroupSpec, OpSet, Program, QuantTensor, RopeSpec
 from ramet.runtime import store
 from ramet.runtime.store import ModelMeta, RopeMeta
 from ramet.runtime.worker.models import load_model
-from ramet.runtime.worker.models.llama import Llama
+from ramet.runtime.worker.models.decoder import Decoder, Ropes
 from ramet.runtime.worker.models.rope import inverse_frequencies
 from ramet.runtime.worker.weights import Weights
 
@@ -81,7 +81,9 @@ def tiny(case: OpSetCase, dtype: str) -> Tiny:
     if (case.name, dtype) not in _MADE:
         ops = case.make(dtype)
         rope = RopeSpec(inverse_frequencies(META.rope, META.head_dim), interleaved=True)
-        _MADE[case.name, dtype] = Tiny(ops, ops.compile(Llama.load(META, tiny_weights(), ops, rope).forward))
+        _MADE[case.name, dtype] = Tiny(
+            ops, ops.compile(Decoder.load(META, tiny_weights(), ops, Ropes(rope, rope)).forward)
+        )
     return _MADE[case.name, dtype]
 
 

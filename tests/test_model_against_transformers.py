@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from folders import write_tokenizer
 from op_sets import Row, make_batch, relative_error
 from ramet.kernels.dequantise import dequantise
 from ramet.kernels.reference import ReferenceOps
@@ -148,60 +147,3 @@ def test_greedy_ids_of_the_default_model(real: Real) -> None:
         whole += not len(different)
         assert not len(different) or gaps[i, different[0]] < NEAR_TIE, f"ids part at {different[0]} without a near-tie"
     assert whole >= 8
-
-
-VARIANTS: dict[str, dict[str, object]] = {
-    "llama": {},
-    "llama untied with biases": {"tie_word_embeddings": False, "attention_bias": True},
-    "llama with llama3 rope": {
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 10_000.0,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        }
-    },
-    "llama with linear rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}},
-    "llama with wide heads": {"head_dim": 16},
-    "mistral with a window": {"sliding_window": 40},
-    "qwen2": {},
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_random_model_loaded_by_both(tmp_path: Path, variant: str, dtype: torch.dtype) -> None:
-    import transformers
-
-    family = variant.split()[0].capitalize()
-    vocabulary = write_tokenizer(tmp_path)
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": vocabulary + 5,
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.3,
-    }
-    config = getattr(transformers, f"{family}Config")(**{**sizes, **VARIANTS[variant]})
-    kind = getattr(transformers, f"{family}ForCausalLM")
-    made = kind(config).to(dtype)
-    for parameter in made.parameters():
-        if parameter.dim() == 1:
-            torch.nn.init.normal_(parameter, 1.0 if parameter.mean() == 1 else 0.0, 0.3)
-    made.save_pretrained(tmp_path, safe_serialization=True)
-    other = kind.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
-    folder = store.resolve(str(tmp_path), cache=tmp_path / "cache")
-    ops = ReferenceOps("f32")
-    model = load_model(folder, ops)
-    ids = np.random.default_rng(0).integers(0, vocabulary, 150).tolist()
-    ours = run(model, ops, cache_of(model, ops), ids, 0, "all").copy()
-    with torch.inference_mode():
-        theirs = other(torch.tensor([ids])).logits[0].numpy()
-    assert relative_error(ours, theirs) < 2e-5

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ramet.runtime.protocol.errors import InvalidModel
 from ramet.runtime.store.gguf import GgufFile
 from ramet.runtime.store.gguf_tokenizer import NORMAL, SPECIAL
 from ramet.runtime.store.meta import ModelMeta, RopeMeta, WeightFile
 from ramet.runtime.store.special import end_ids
+
+_LARGEST_GEMMA3 = 62
+"""Layers of the 27B model, the one whose queries are scaled by width / heads."""
 
 
 def read_meta(file: GgufFile, *, name: str, source: str, weights: tuple[WeightFile, ...], sha256: str) -> ModelMeta:
@@ -20,11 +25,12 @@ def read_meta(file: GgufFile, *, name: str, source: str, weights: tuple[WeightFi
     declared = [eos] if eos >= 0 else []
     declared += [file.integer(key) for key in ("tokenizer.ggml.eot_token_id",) if key in file.fields]
     head_dim = file.integer(f"{arch}.attention.key_length", width // heads)
+    layers, window = file.integer(f"{arch}.block_count"), file.integer(f"{arch}.attention.sliding_window", 0)
     return ModelMeta(
         name=name,
         source=source,
         architecture=arch,
-        layers=file.integer(f"{arch}.block_count"),
+        layers=layers,
         width=width,
         heads=heads,
         kv_heads=file.integer(f"{arch}.attention.head_count_kv", heads),
@@ -32,7 +38,9 @@ def read_meta(file: GgufFile, *, name: str, source: str, weights: tuple[WeightFi
         ffn=file.integer(f"{arch}.feed_forward_length"),
         context=file.integer(f"{arch}.context_length"),
         rope=_rope(file, arch, head_dim),
-        window=file.integer(f"{arch}.attention.sliding_window", 0),
+        window=window,
+        **(_gemma3(file, layers, window, width, heads) if arch == "gemma3" else {}),
+        unrotated=tuple(range(3, layers, 4)) if arch == "smollm3" else (),
         eps=file.number(f"{arch}.attention.layer_norm_rms_epsilon"),
         vocab_size=_vocabulary(file),
         tied="output.weight" not in file.tensors,
@@ -46,6 +54,24 @@ def read_meta(file: GgufFile, *, name: str, source: str, weights: tuple[WeightFi
         sha256=sha256,
         weights=weights,
     )
+
+
+def _gemma3(file: GgufFile, layers: int, window: int, width: int, heads: int) -> dict[str, Any]:
+    """What the file leaves to the reader, as llama.cpp reads it: five layers with a window, then one without."""
+    if file.fields.get("gemma3.final_logit_softcapping") or file.fields.get("gemma3.attn_logit_softcapping"):
+        raise InvalidModel(f"{file.path}: soft caps on logits are not supported.")
+    pattern = file.fields.get("gemma3.attention.sliding_window_pattern", 6)
+    if isinstance(pattern, list):
+        local = tuple(index for index, seen in enumerate(pattern[:layers]) if seen)
+    else:
+        local = tuple(index for index in range(layers) if (index + 1) % max(1, int(pattern)))
+    return {
+        "local_layers": local if window else (),
+        "local_rope": RopeMeta(base=file.number("gemma3.rope.freq_base_swa", 10_000.0)),
+        "query_scale": (width // heads) ** -0.5 if layers == _LARGEST_GEMMA3 else 0.0,
+        "embed_factor": width**0.5,
+        "activation": "gelu",
+    }
 
 
 def _rope(file: GgufFile, arch: str, head_dim: int) -> RopeMeta:

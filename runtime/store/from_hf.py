@@ -44,13 +44,23 @@ class _Config(Struct):
     max_position_embeddings: int = 2048
     rope_theta: float | None = None
     rope_scaling: _Rope | None = None
-    rope_parameters: _Rope | None = None
+    rope_parameters: dict[str, msgspec.Raw] | None = None
+    rope_local_base_freq: float = 10_000.0
     tie_word_embeddings: bool = False
     eos_token_id: _Ids = None
     bos_token_id: _Ids = None
     hidden_act: str = "silu"
+    hidden_activation: str | None = None
     use_sliding_window: bool | None = None
     sliding_window: int | None = None
+    max_window_layers: int = 0
+    sliding_window_pattern: int = 6
+    layer_types: list[str] | None = None
+    no_rope_layers: list[int] | None = None
+    no_rope_layer_interval: int = 4
+    query_pre_attn_scalar: float = 256.0
+    final_logit_softcapping: float | None = None
+    attn_logit_softcapping: float | None = None
 
 
 class _Generation(Struct):
@@ -69,7 +79,15 @@ class _TokenizerConfig(Struct):
     chat_template: str | list[_NamedTemplate] | UnsetType = UNSET
 
 
-_ARCHITECTURES = ("llama", "mistral", "qwen2")
+_ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "smollm3": "smollm3",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma3_text": "gemma3",
+}
+"""By ``model_type``: the name that GGUF files have for it."""
 
 
 def weight_names(folder: Path) -> list[str]:
@@ -94,12 +112,17 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
     settings = _read(folder / "tokenizer_config.json", _TokenizerConfig, optional=True) or _TokenizerConfig()
     if config is None:
         raise ModelNotFound(f"{folder} has no config.json.")
-    mixed = config.model_type != "mistral" and config.use_sliding_window  # windows in some layers only
-    if config.model_type not in _ARCHITECTURES or config.hidden_act != "silu" or mixed:
+    gemma = config.model_type == "gemma3_text"
+    activation = (config.hidden_activation or "gelu_pytorch_tanh") if gemma else config.hidden_act
+    if config.model_type not in _ARCHITECTURES or activation != ("gelu_pytorch_tanh" if gemma else "silu"):
         raise InvalidModel(
-            f"{folder}: model_type {config.model_type!r} (activation {config.hidden_act!r}) is not supported; "
-            f"supported: {', '.join(_ARCHITECTURES)} with silu, the same in all layers."
+            f"{folder}: model_type {config.model_type!r} (activation {activation!r}) is not supported; supported: "
+            f"{', '.join(_ARCHITECTURES)}, each with its usual activation."
         )
+    if config.final_logit_softcapping or config.attn_logit_softcapping:
+        raise InvalidModel(f"{folder}: soft caps on logits are not supported.")
+    local = _local_layers(config)
+    whole, other = _ropes(folder, config)
     tokenizer = _tokenizer(folder / "tokenizer.json")
     special = {token.content: index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     declared = _ids(generation.eos_token_id) + _ids(config.eos_token_id)
@@ -110,7 +133,7 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
     return ModelMeta(
         name=name,
         source=source,
-        architecture="llama" if config.model_type == "mistral" else config.model_type,
+        architecture=_ARCHITECTURES[config.model_type],
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         heads=config.num_attention_heads,
@@ -118,8 +141,14 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
         head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
         ffn=config.intermediate_size,
         context=config.max_position_embeddings,
-        rope=_rope(folder, config),
-        window=(config.sliding_window or 0) if config.model_type == "mistral" else 0,
+        rope=whole,
+        window=(config.sliding_window or 0) if local else 0,
+        local_layers=local if len(local) < config.num_hidden_layers else (),
+        local_rope=other,
+        unrotated=_unrotated(config),
+        query_scale=config.query_pre_attn_scalar**-0.5 if gemma else 0.0,
+        embed_factor=config.hidden_size**0.5 if gemma else 1.0,
+        activation="gelu" if gemma else "silu",
         eps=config.rms_norm_eps,
         vocab_size=config.vocab_size,
         tied=config.tie_word_embeddings,
@@ -157,8 +186,12 @@ def _read(path: Path, kind: type[_T], *, optional: bool = False) -> _T | None:
         if optional:
             return None
         raise ModelNotFound(f"{path} is missing. A model folder holds config.json, tokenizer.json and safetensors.")
+    return _decoded(path.read_bytes(), kind, path)
+
+
+def _decoded(data: bytes | msgspec.Raw, kind: type[_T], path: Path) -> _T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise InvalidModel(f"{path} cannot be read: {error}.") from error
 
@@ -173,9 +206,46 @@ def _text(token: _Token | str | None) -> str:
     return token.content if isinstance(token, _Token) else (token or "")
 
 
-def _rope(folder: Path, config: _Config) -> RopeMeta:
-    given = config.rope_scaling or config.rope_parameters or _Rope()
-    base = config.rope_theta or (config.rope_parameters and config.rope_parameters.rope_theta) or 10_000.0
+def _local_layers(config: _Config) -> tuple[int, ...]:
+    """Layers that see a window alone."""
+    layers = range(config.num_hidden_layers)
+    if not config.sliding_window or config.use_sliding_window is False:
+        return ()
+    if config.model_type == "mistral":
+        return tuple(layers)
+    if config.layer_types is not None:
+        return tuple(index for index in layers if config.layer_types[index] == "sliding_attention")
+    if config.model_type == "gemma3_text":
+        return tuple(index for index in layers if (index + 1) % config.sliding_window_pattern)
+    return tuple(layers)[config.max_window_layers :] if config.use_sliding_window else ()
+
+
+def _unrotated(config: _Config) -> tuple[int, ...]:
+    """Layers that are told no positions."""
+    if config.model_type != "smollm3":
+        return ()
+    if config.no_rope_layers is not None:
+        return tuple(index for index, rotated in enumerate(config.no_rope_layers) if not rotated)
+    step = config.no_rope_layer_interval
+    return tuple(range(step - 1, config.num_hidden_layers, step))
+
+
+def _ropes(folder: Path, config: _Config) -> tuple[RopeMeta, RopeMeta | None]:
+    """Of layers that see all, and of those with a window where that is another one."""
+    path = folder / "config.json"
+    given = config.rope_parameters or {}
+    if "full_attention" in given:  # by kind of layer
+        parts = [_decoded(given[kind], _Rope, path) for kind in ("full_attention", "sliding_attention")]
+        return _rope(folder, parts[0], None), _rope(folder, parts[1], None)
+    rope = config.rope_scaling
+    if rope is None:
+        rope = _decoded(msgspec.json.encode(given), _Rope, path)
+    whole = _rope(folder, rope, config.rope_theta)
+    return whole, RopeMeta(base=config.rope_local_base_freq) if config.model_type == "gemma3_text" else None
+
+
+def _rope(folder: Path, given: _Rope, base: float | None) -> RopeMeta:
+    base = base or given.rope_theta or 10_000.0
     kind = given.rope_type or given.type or "default"
     if kind == "default":
         return RopeMeta(base=base)

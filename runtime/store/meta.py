@@ -55,6 +55,17 @@ class ModelMeta(Struct, frozen=True, kw_only=True):
     rope: RopeMeta
     window: int = 0
     """Attention sees the last ``window`` positions, its own included; 0: all."""
+    local_layers: tuple[int, ...] = ()
+    """Layers that see the window alone; the others see all. Empty: every layer does."""
+    local_rope: RopeMeta | None = None
+    """Rotation in layers with a window, where it is another one."""
+    unrotated: tuple[int, ...] = ()
+    """Layers without rotation."""
+    query_scale: float = 0.0
+    """Factor of queries before the softmax; 0: head_dim ** -0.5."""
+    embed_factor: float = 1.0
+    activation: Literal["silu", "gelu"] = "silu"
+    """Of the feed-forward part's gate; gelu by its tanh formula."""
     eps: float
     vocab_size: int
     tied: bool

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from ramet.kernels.dequantise import dequantise
 from ramet.kernels.ops import OpSet, Program, RopeSpec
 from ramet.runtime.protocol.errors import InvalidModel
-from ramet.runtime.store import ModelFolder, ModelMeta
-from ramet.runtime.worker.models.llama import Llama
+from ramet.runtime.store import ModelFolder, ModelMeta, RopeMeta
+from ramet.runtime.worker.models.decoder import Decoder, Ropes
 from ramet.runtime.worker.models.rope import inverse_frequencies
 from ramet.runtime.worker.weights import Weights, open_weights
 
-ARCHITECTURES = ("llama", "qwen2")
+ARCHITECTURES = ("llama", "smollm3", "qwen2", "qwen3", "gemma3")
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,18 @@ def load_model(folder: ModelFolder, ops: OpSet) -> Model:
             f"{meta.name} is of architecture {meta.architecture!r}; supported: {', '.join(ARCHITECTURES)}."
         )
     weights = open_weights(folder)
-    rope = RopeSpec(_frequencies(meta, weights), interleaved=weights.permuted)
     with ops.keeping(folder.path, meta.sha256):
-        llama = Llama.load(meta, weights, ops, rope)
-    return Model(meta, ops.compile(llama.forward))
+        decoder = Decoder.load(meta, weights, ops, _ropes(meta, weights))
+    return Model(meta, ops.compile(decoder.forward))
 
 
-def _frequencies(meta: ModelMeta, weights: Weights) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    frequencies = inverse_frequencies(meta.rope, meta.head_dim)
+def _ropes(meta: ModelMeta, weights: Weights) -> Ropes:
     factors = weights.optional("rope_freqs.weight", (meta.head_dim // 2,))  # GGUF states llama3's scaling this way
-    return frequencies if factors is None else frequencies / dequantise(factors)
+
+    def spec(rope: RopeMeta) -> RopeSpec:
+        frequencies = inverse_frequencies(rope, meta.head_dim)
+        scaled = frequencies if factors is None else frequencies / dequantise(factors)
+        return RopeSpec(scaled, interleaved=weights.permuted)
+
+    whole = spec(meta.rope)
+    return Ropes(whole, whole if meta.local_rope is None else spec(meta.local_rope))

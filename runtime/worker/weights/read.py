@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from ramet.kernels.dequantise import dequantise
 from ramet.kernels.ops import QuantTensor
 from ramet.runtime.protocol.errors import InvalidModel
 from ramet.runtime.store import ModelFolder
@@ -20,6 +22,8 @@ _TOP = {
 _LAYER = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
@@ -28,6 +32,13 @@ _LAYER = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_GEMMA_LAYER = _LAYER | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_PERMUTED = ("llama", "smollm3")
+"""Architectures whose GGUF files order query and key rows for neighbouring pairs."""
 _LAYER_NAME = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 
 
@@ -65,20 +76,27 @@ def open_weights(folder: ModelFolder) -> Weights:
             info.name: QuantTensor(info.kind, info.shape, data[info.offset : info.offset + info.size], info.name)
             for info in read_gguf(path, arrays=False).tensors.values()
         }
-        return Weights(tensors, permuted=folder.meta.architecture == "llama", source=source)
+        return Weights(tensors, permuted=folder.meta.architecture in _PERMUTED, source=source)
     found: dict[str, QuantTensor] = {}
+    gemma = folder.meta.architecture == "gemma3"
     for path in folder.weights:
         for name, tensor in read_safetensors(path).items():
-            if known := _gguf_name(name):
-                found[known] = tensor
+            if known := _gguf_name(name, _GEMMA_LAYER if gemma else _LAYER):
+                found[known] = _plus_one(tensor) if gemma and known.endswith("norm.weight") else tensor
     return Weights(found, permuted=False, source=source)
 
 
-def _gguf_name(name: str) -> str | None:
+def _gguf_name(name: str, layer: Mapping[str, str]) -> str | None:
     """None for tensors that a decoder does not use (stored rotary tables, say)."""
     if name in _TOP:
         return _TOP[name]
     match = _LAYER_NAME.fullmatch(name)
-    if match is None or match[2] not in _LAYER:
+    if match is None or match[2] not in layer:
         return None
-    return f"blk.{match[1]}.{_LAYER[match[2]]}.{match[3]}"
+    return f"blk.{match[1]}.{layer[match[2]]}.{match[3]}"
+
+
+def _plus_one(tensor: QuantTensor) -> QuantTensor:
+    """Gemma's own files state norms less 1."""
+    values = dequantise(tensor) + np.float32(1)
+    return QuantTensor("F32", tensor.shape, values.view(np.uint8), tensor.name)
