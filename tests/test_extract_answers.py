@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 from ramet.runtime.constrain import CompiledConstraint, compile
+from ramet.runtime.frontend.partial_json import read
 from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.protocol.messages import TokenLogprob
 from ramet.runtime.tokenizer import Tokenizer
@@ -20,7 +21,6 @@ from ramet.runtime.tokenizer import Tokenizer
 from ramet.extraction.confidence import confidence
 from ramet.extraction.examples import check, examples
 from ramet.extraction.finish import Closer
-from ramet.extraction.partial import read
 from ramet.extraction.schema import Target, target
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ramet.runtime.frontend.partial_json import pointer, read
 
 from ramet.extraction.fields import sampled
 from ramet.extraction.missing import missing
-from ramet.extraction.partial import pointer, read
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -20,7 +20,7 @@ def test_blocks_of_the_page_run(live: Live, capsys: pytest.CaptureFixture[str]) 
     assert len(blocks) >= 5
     names: dict[str, Any] = {"__name__": "page"}
     for block in blocks:
-        exec(compile(block.replace("http://127.0.0.1:8000", live.url), str(PAGE), "exec"), names)
+        exec(compile(block.replace("http://127.0.0.1:8000", live.url), str(PAGE), "exec", dont_inherit=True), names)
     assert "temperature invalid_value" in capsys.readouterr().out
 
 

@@ -14,6 +14,9 @@ from live import Live
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel, Field
+from ramet.runtime.frontend.partial_json import read
+
+from ramet.extraction.streaming import partial_model
 
 MESSAGES: Any = [{"role": "user", "content": "Name three colours."}]
 
@@ -147,6 +150,36 @@ def test_parsed_stream(client: openai.OpenAI) -> None:
     ) as stream:
         final = stream.get_final_completion()
     assert isinstance(final.choices[0].message.parsed, Person)
+
+
+def test_a_stream_holds_the_object_so_far_and_its_finished_items(client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "record", "schema": Record.model_json_schema()}}
+    options: Any = {"include_partial": True}
+    stream = client.chat.completions.create(
+        model="default", messages=MESSAGES, response_format=form, stream=True, stream_options=options, seed=3, n=2
+    )
+    texts, snapshots, items = ["", ""], [list[Any](), list[Any]()], [list[Any](), list[Any]()]
+    for chunk in stream:
+        [choice] = chunk.choices
+        texts[choice.index] += choice.delta.content or ""
+        extra = choice.model_extra or {}
+        if "partial" in extra:
+            assert extra["partial"] == read(texts[choice.index]).value
+            snapshots[choice.index].append(extra["partial"])
+        items[choice.index] += extra.get("finished_items", [])
+    for text, shots, finished in zip(texts, snapshots, items, strict=True):
+        record = Record.model_validate_json(text)
+        typed = [partial_model(Record).model_validate(shot) for shot in shots if shot is not None]
+        assert len(typed) > 3 and Record.model_validate(typed[-1].model_dump()) == record
+        assert [item["path"] for item in finished] == [f"/people/{number}" for number in range(len(record.people))]
+        assert [Person.model_validate(item["value"]) for item in finished] == record.people
+
+
+@pytest.mark.parametrize("extra", [{}, {"response_format": {"type": "text"}}, {"stream": False}, {"regex": "a+"}])
+def test_the_object_so_far_needs_a_stream_of_json(live: Live, extra: dict[str, Any]) -> None:
+    body = {"model": "default", "messages": MESSAGES, "stream": True, "stream_options": {"include_partial": True}}
+    reply = httpx.post(f"{live.url}/v1/chat/completions", json={**body, **extra}, timeout=60)
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == "stream_options"
 
 
 def test_errors_carry_their_fields(client: openai.OpenAI, live: Live) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ramet.extraction.fields import spelled
-from ramet.extraction.partial import Span, pointer
+from ramet.runtime.frontend.partial_json import Span, pointer
 from ramet.runtime.protocol.messages import TokenLogprob
 
 Confidence = dict[str, dict[str, float]]

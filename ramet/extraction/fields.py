@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ramet.extraction.partial import Path, Span, read
+from ramet.runtime.frontend.partial_json import Path, Span, read
 
 
 def spelled(text: str, leaves: Sequence[Span], tokens: Sequence[bytes]) -> Iterator[tuple[Span, int, int]]:

@@ -8,13 +8,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ramet.extraction import partial
 from ramet.extraction.confidence import Confidence, confidence
 from ramet.extraction.missing import missing
 from ramet.extraction.options import Options
 from ramet.extraction.records import Status
 from ramet.extraction.schema import Target
 from ramet.runtime.constrain import compile
+from ramet.runtime.frontend.partial_json import read
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Judge:
 
     async def _cut(self, choice: ChoiceResult, spec: ConstraintSpec, budget: int) -> Verdict:
         """Of an answer whose budget ended first."""
-        found = partial.read(choice.text)
+        found = read(choice.text)
         lacking = ", ".join(missing(self._schema, found.value, found.cut)) or "the end"
         error = f"cut after {budget} tokens, before {lacking}: give a larger --max-tokens"
         if self._options.on_length == "retry":
@@ -96,7 +96,7 @@ class Judge:
             return None
         # A last id may be an end id, which spells nothing.
         spelled = [self._tokenizer.token_bytes(token) for token in choice.ids]
-        return confidence(choice.text, partial.read(choice.text).leaves, spelled, choice.logprobs)
+        return confidence(choice.text, read(choice.text).leaves, spelled, choice.logprobs)
 
 
 def _double(text: str) -> float:

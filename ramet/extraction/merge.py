@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ramet.extraction.partial import Path, pointer
+from ramet.runtime.frontend.partial_json import Path, pointer
 
 
 class Tokens(Protocol):

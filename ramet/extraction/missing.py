@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ramet.extraction.optional import resolved
-from ramet.extraction.partial import Path
+from ramet.runtime.frontend.partial_json import Path
 
 
 def missing(schema: object, value: object, cut: Path | None) -> list[str]:
     """Names of the fields that the schema requires and ``value`` does not hold whole, in the order of the text: those
     of the innermost object that was cut first, as ``parts/0/weight``, then those of the objects around it.
 
-    cut: where the text ends, see ``partial.Partial``."""
+    cut: where the text ends, see ``partial_json.Partial``."""
     if cut is None:
         return list(_lacking(resolved(schema, schema), value, None, ""))
     levels = []

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from ramet.extraction.partial import read
+from ramet.runtime.frontend.partial_json import read
 
 M = TypeVar("M", bound=BaseModel)
 

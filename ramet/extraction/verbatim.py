@@ -16,7 +16,7 @@ from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ramet.extraction.partial import Path, pointer
+from ramet.runtime.frontend.partial_json import Path, pointer
 from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.protocol.messages import ConstraintSpec
 

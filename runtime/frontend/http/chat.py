@@ -21,6 +21,7 @@ from .errors import HttpError, bad_request, translate
 from .fields import ChatBody, TokenizeBody, parse
 from .logprobs import TokenNames, chat_entries, prompt_entries
 from .lower import lower, truncated
+from .objects import ObjectStream, object_stream
 from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
 from .sse import DONE, ChunkWriter, EventStream, chunk_writer, event
 from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
@@ -48,6 +49,7 @@ class ChatCall:
     created: int
     model: str
     constraint_param: str | None
+    objects: ObjectStream | None
 
     def head(self, kind: str) -> dict[str, Any]:
         return {
@@ -94,6 +96,7 @@ async def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
         raise unsupported("echo")
     tools, asked = plan_tools(body), asked_constraint(body)
     spec, constraint_param = await _constraint(server, tools, asked)
+    objects = object_stream(body, spec, tools=tools.mode != "none")
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     ids = truncated(chat_ids(server, body, tools.tools), body.truncate_prompt_tokens, server.client.context)
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
@@ -111,6 +114,7 @@ async def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
         int(time.time()),
         body.model,
         constraint_param,
+        objects,
     )
 
 
@@ -275,6 +279,8 @@ def _pieces(call: ChatCall, writer: ChunkWriter, tools: ToolStream | None, chunk
     logprobs, more = _logprobs(call, chunk, shown), b""
     if call.token_ids and shown:
         more = b',"token_ids":' + orjson.dumps(chunk.ids[:shown])
+    if call.objects is not None and chunk.text:
+        more += call.objects.feed(chunk.choice, chunk.text)
     out: list[bytes] = []
     if tools is None:
         if chunk.text or more or (call.top_logprobs >= 0 and chunk.ids):

@@ -82,6 +82,8 @@ async def completions(server: Server, request: Request, tenant: str) -> Response
 
 
 def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
+    if body.stream_options is not None and body.stream_options.include_partial:
+        raise bad_request("stream_options.include_partial is a field of /v1/chat/completions", "stream_options")
     asked: Asked | None = asked_constraint(body)
     prompts = read_prompts(
         server, body.prompt, special=body.add_special_tokens is not False, keep=body.truncate_prompt_tokens

@@ -31,6 +31,8 @@ class StreamOptions(Part):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     """Every chunk tells the usage so far, not the last one alone."""
+    include_partial: bool | None = None
+    """Every chunk of a JSON answer holds the value so far, see ``objects``."""
 
 
 class JsonSchemaFormat(Part):

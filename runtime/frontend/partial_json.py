@@ -28,11 +28,13 @@ class Span:
 class Partial:
     """``value``: what can be read so far: a string may be cut; a number or word inside an object or array that may go
     on is left out; None where there is nothing. ``leaves``: spans of the values that are neither objects nor arrays
-    with content, in order. ``cut``: path of the innermost value that the text ends in; None where it is complete."""
+    with content, in order. ``cut``: path of the innermost value that the text ends in; None where it is complete.
+    ``items``: paths of the items of arrays that are whole, with their values, in the order in which they end."""
 
     value: object
     leaves: tuple[Span, ...]
     cut: Path | None
+    items: tuple[tuple[Path, object], ...] = ()
 
 
 def read(text: str) -> Partial:
@@ -43,7 +45,7 @@ def read(text: str) -> Partial:
         reader.space()
         if reader.at != len(text):
             raise ValueError(f"there is more after the value, from character {reader.at}")
-    return Partial(None if value is _MISSING else value, tuple(reader.leaves), reader.cut)
+    return Partial(None if value is _MISSING else value, tuple(reader.leaves), reader.cut, tuple(reader.whole))
 
 
 def pointer(path: Path) -> str:
@@ -57,6 +59,7 @@ class _Reader:
     at: int = 0
     cut: Path | None = None
     leaves: list[Span] = field(default_factory=list)
+    whole: list[tuple[Path, object]] = field(default_factory=list)
 
     def space(self) -> None:
         found = _SPACE.match(self.text, self.at)
@@ -125,9 +128,12 @@ class _Reader:
                 self.expect(",")
                 if self.ends(path):
                     break
-            value = self.value((*path, len(found)))
+            item = (*path, len(found))
+            value = self.value(item)
             if value is not _MISSING:
                 found.append(value)
+                if self.cut is None:
+                    self.whole.append((item, value))
         if not found and self.cut is None:
             self.leaves.append(Span(path, start, self.at))
         return found
