@@ -93,7 +93,9 @@ async def _probe(core: StateCore, call: GenCall) -> list[Outcome]:
     """No new token is wanted, only the log-probabilities of the next one: draw it on a branch that is thrown away."""
     branch = branch_of(core).fork(call.path)
     try:
-        return await branch.generate(replace(call, max_tokens=1, min_tokens=0), False, lambda _: None)
+        # An end token may well be the likeliest: it counts like any other here.
+        probe = replace(call, max_tokens=1, min_tokens=0, ignore_eos=True, stop=(), stop_token_ids=())
+        return await branch.generate(probe, False, lambda _: None)
     finally:
         branch.close()
 
