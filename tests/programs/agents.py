@@ -85,7 +85,9 @@ def debate(s: rt.State, rules: str, size: int, rounds: int) -> None:
     s += rules
     for turn in range(3 * rounds):
         speaker = s.fork(1)
-        speaker += f"\nYou are {PERSONAS[turn % 3]}. You say:" + rt.gen(f"said_{turn}", max_tokens=size, ignore_eos=True)
+        speaker += f"\nYou are {PERSONAS[turn % 3]}. You say:" + rt.gen(
+            f"said_{turn}", max_tokens=size, ignore_eos=True
+        )
         speaker.join()
         s += f"\n{PERSONAS[turn % 3]}: {s[f'said_{turn}'][0]}"
 
@@ -111,7 +113,9 @@ def event_items(full: bool) -> list[tuple[object, ...]]:
 
 def tool_items(full: bool) -> list[tuple[object, ...]]:
     rules = words(900 if full else 40, 170)
-    return [(rules, f"How is the weather in {city}?", 6) for city in ("Oslo", "Rome", "Lima", "Bonn")[: 4 if full else 1]]
+    return [
+        (rules, f"How is the weather in {city}?", 6) for city in ("Oslo", "Rome", "Lima", "Bonn")[: 4 if full else 1]
+    ]
 
 
 def debate_items(full: bool) -> list[tuple[object, ...]]:

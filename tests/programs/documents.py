@@ -105,9 +105,14 @@ def long_chat_items(full: bool) -> list[tuple[object, ...]]:
 
 
 def mtbench_items(full: bool) -> list[tuple[object, ...]]:
-    return [(words(70 if full else 20, 340 + i), words(40, 360 + i), 64 if full else 5) for i in range(4 if full else 2)]
+    return [
+        (words(70 if full else 20, 340 + i), words(40, 360 + i), 64 if full else 5) for i in range(4 if full else 2)
+    ]
 
 
 def rag_items(full: bool) -> list[tuple[object, ...]]:
     demos = words(900 if full else 80, 380)
-    return [(demos, words(250 if full else 30, 381 + i), words(15, 400 + i), 16 if full else 4) for i in range(6 if full else 2)]
+    return [
+        (demos, words(250 if full else 30, 381 + i), words(15, 400 + i), 16 if full else 4)
+        for i in range(6 if full else 2)
+    ]

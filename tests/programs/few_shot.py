@@ -50,4 +50,6 @@ def hellaswag_greedy_items(full: bool) -> list[tuple[object, ...]]:
 
 def gsm8k_items(full: bool) -> list[tuple[object, ...]]:
     shots = words(700 if full else 120, 7)
-    return [(shots, words(40 + i * 11 % 60 if full else 15, 500 + i), 48 if full else 8) for i in range(8 if full else 2)]
+    return [
+        (shots, words(40 + i * 11 % 60 if full else 15, 500 + i), 48 if full else 8) for i in range(8 if full else 2)
+    ]
