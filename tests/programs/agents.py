@@ -85,9 +85,8 @@ def debate(s: rt.State, rules: str, size: int, rounds: int) -> None:
     s += rules
     for turn in range(3 * rounds):
         speaker = s.fork(1)
-        speaker += f"\nYou are {PERSONAS[turn % 3]}. You say:" + rt.gen(
-            f"said_{turn}", max_tokens=size, ignore_eos=True
-        )
+        speaker += f"\nYou are {PERSONAS[turn % 3]}. You say:"
+        speaker += rt.gen(f"said_{turn}", max_tokens=size, ignore_eos=True)
         speaker.join()
         s += f"\n{PERSONAS[turn % 3]}: {s[f'said_{turn}'][0]}"
 
