@@ -350,6 +350,22 @@ def test_an_accepted_request_is_not_refused_by_the_next_scheduler(tmp_path: Path
     run(body)
 
 
+def test_a_message_that_makes_no_sense_ends_its_request_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with scene(tmp_path) as (client, scheduler):
+            requests = [client.generate(GenerateRequest(PROMPT, seed=seed, max_tokens=30)) for seed in (1, 2)]
+            await scheduler.until(lambda: len(scheduler.rows) == 2)
+            row = scheduler.rows[0]
+            await scheduler.send(row.client, m.TokenDelta(row.submit.id, 0, len(PROMPT), b"\1", b"\0", None, 0))
+            with pytest.raises(GenerationFailed, match="could not be handled"):
+                await requests[row.submit.id != requests[0].id].result()
+            (result,) = await requests[row.submit.id == requests[0].id].result()
+            assert len(result.ids) == 30 and client.open_requests == 0
+            await scheduler.until(lambda: scheduler.got(m.Cancel)[-1:] == [m.Cancel(row.submit.id)])
+
+    run(body)
+
+
 def test_timeout(tmp_path: Path) -> None:
     async def body() -> None:
         async with scene(tmp_path, auto=False) as (client, scheduler):

@@ -51,10 +51,6 @@ class Branches:
         whole.extend(ids)
         return whole
 
-    def all_ids(self, branch: BranchRef) -> list[int]:
-        """Raises InvalidRequest for a branch that is not known."""
-        return self._choice(branch).ids.tolist()
-
     def _choice(self, branch: BranchRef) -> Choice:
         choice = self._choices.get(branch)
         if choice is None:

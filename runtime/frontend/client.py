@@ -190,10 +190,6 @@ class Client:
             return
         self._submission.let_go(branch)
 
-    def branch_ids(self, branch: BranchRef) -> list[int]:
-        """All ids of a branch that runs or is kept. Raises InvalidRequest for another."""
-        return self._branches.all_ids(branch)
-
     async def compile(self, spec: Any) -> None:
         """Raises the ConstraintError of ``spec``, if it has one: the check that every request's constraint passes."""
         await self._constraints.check(constraint_key(spec), spec)
@@ -262,7 +258,7 @@ class Client:
             await self._constraints.check(state.constraint_key, spec)
         except ConstraintError as error:
             self._fail(state, error)
-        except Exception as error:
+        except Exception as error:  # the compiler is not ours: whatever it raises ends this request alone
             log.exception("compiling a constraint failed")
             self._fail(state, GenerationFailed(f"compiling the constraint failed: {error}"))
         else:
@@ -302,6 +298,16 @@ class Client:
         self._calls.fail_all(error)
 
     def message(self, message: Any) -> None:
+        try:
+            self._take(message)
+        except Exception as error:  # a fault of ours, or of the scheduler's: it ends its request, and no other one
+            log.exception("message of the scheduler could not be handled: %r", message)
+            state = self._open.get(getattr(message, "id", -1))
+            if state is not None:
+                self._link.send(Cancel(state.id))
+                self._fail(state, GenerationFailed(f"a message of the scheduler could not be handled: {error}"))
+
+    def _take(self, message: Any) -> None:
         kind = type(message)
         if kind is TokenDelta:
             state = self._open.get(message.id)

@@ -160,10 +160,7 @@ class Link:
                 if type(message) is Hello:
                     self._greet(message)
                 elif epoch in (ANY_EPOCH, self.epoch):
-                    try:
-                        self._receiver.message(message)
-                    except Exception:
-                        log.exception("message of the scheduler could not be handled: %r", message)
+                    self._receiver.message(message)
 
     def _greet(self, hello: Hello) -> None:
         self.hello = hello
