@@ -1,8 +1,8 @@
 """Allocated but unused KV, by workload and block size: ``python benchmarks/kv_waste.py``.
 
 The load client's workloads W2 to W5 by structure, through the real scheduler: 16 streams of 64 tokens; 64 requests on a
-shared prompt of 1,500 tokens, 16 at a time; 8 conversations of 6 turns; a tree of 16 leaves. A slot is unused while its
-block is allocated and the slot holds nothing; the share is over all steps, weighed by what is allocated.
+shared prompt of 1,500 tokens, 16 at a time; 8 conversations of 6 turns; a tree of 16 leaves. A slot is unused while a
+row holds its block and the slot holds nothing; the share is over all steps, weighed by what is held.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def main() -> None:
     arguments = parser.parse_args()
     result: dict[str, dict[int, float]] = {}
     for name, workload in WORKLOADS.items():
-        for size in (8, 16, 32):
+        for size in (4, 8, 16, 32):
             config = SchedulerConfig(block_size=size, max_rows=16)
             report = simulate(requests_of(workload), Options(40_000, config, concurrency=16))
             result.setdefault(name, {})[size] = report.waste
     if arguments.json:
         print(json.dumps(result))
         return
-    print("workload | blocks of 8 | of 16 | of 32")
+    print("workload | blocks of 4 | of 8 | of 16 | of 32")
     for name, shares in result.items():
         print(f"{name} | " + " | ".join(f"{share:.1%}" for share in shares.values()))
 

@@ -152,7 +152,7 @@ def test_prefill_beside_decode(model):
     assert same(got[:70], wanted_b) and same(got[70:], wanted_a[89:])
 
 
-@pytest.mark.parametrize("block", (1, 2, 8, 32))
+@pytest.mark.parametrize("block", (1, 2, 4, 8, 32))
 def test_block_sizes(kind, block):
     ids = ids_of(5, 100)
     isa, kv_dtype = kind
@@ -160,6 +160,26 @@ def test_block_sizes(kind, block):
     model = TinyModel(cpu.CpuOps(isa=isa, kv_dtype=kv_dtype, threads=1), block)
     got = model.run([Row(ids, 0, model.blocks(0, 100))])
     assert same(got, wanted)
+
+
+@pytest.mark.parametrize("block", (1, 2, 4, 8))
+def test_short_blocks_anywhere(kind, block):
+    """What shares a tile with others, in any order, is read as what stands alone; so are copies of parts of it."""
+    ids, others = ids_of(5, 75), ids_of(6, 70)
+    ops = cpu.CpuOps(isa=kind[0], kv_dtype=kind[1], threads=2)
+    wanted, wanted_others = alone(TinyModel(ops), ids), alone(TinyModel(ops), others)
+    model = TinyModel(ops, block)
+    places = np.random.default_rng(block).permutation(2 * (75 // block + 2)).tolist()
+    a, b, free = places[: -(-75 // block)], places[-(-75 // block) :][: -(-70 // block)], 200
+    got = model.run([Row(ids[:60], 0, a), Row(others, 0, b)])
+    assert same(got[:60], wanted[:60]) and same(got[60:], wanted_others)
+    got = model.run([Row(ids[60:74], 60, a), Row(others[69:], 69, b)])
+    assert same(got[:14], wanted[60:74]) and same(got[14:], wanted_others[69:])
+    for at in range(40, 40 + 2 * block + 1):
+        fork = [*a[: at // block], *range(free + at, free + at + -(-75 // block))]
+        part = [np.array([x], np.int32) for x in (a[at // block], free + at, at % block)]
+        model.ops.copy_blocks(model.kv, *part)
+        assert same(model.run([Row(ids[at:], at, fork)]), wanted[at:])
 
 
 def test_threads(kind):

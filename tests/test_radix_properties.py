@@ -6,6 +6,8 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ramet.radix import BlockError, BlockPool, EventLog, LeaseError, Namespace, OutOfBlocks, RadixTree
 from ramet.radix.check import check_tree
 
@@ -167,6 +169,43 @@ def test_the_pool_refuses_what_its_states_forbid() -> None:
     for wrong in (pool.free, pool.adopt):
         with pytest.raises(BlockError):
             wrong(blocks[1:2])
+
+
+def test_small_blocks_stand_side_by_side_while_there_is_room() -> None:
+    pool = BlockPool(16, 4)
+    a = pool.allocate(3)
+    b = pool.allocate(6)
+    assert a == [0, 1, 2] and b == [4, 5, 6, 7, 8, 9]
+    a += pool.allocate(2, 3, a[-1])
+    assert a == [0, 1, 2, 3, 12], "the rest of its own group, then a whole one"
+    fork = pool.allocate(1, 2, b[1])
+    assert fork[0] not in (*a, *b), "no whole group is left: what others have begun is shared"
+    assert sorted(pool.allocate(pool.free_count, 7)) == sorted(set(range(16)) - {*a, *b, *fork})
+    pool.free([4, 5, 6])
+    assert pool.allocate(1) != [4], "that group is not whole: its 7 is in use"
+    pool.check()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 40), st.sampled_from([1, 2, 4, 16]), st.data())
+def test_no_free_block_is_lost(total: int, group: int, data: st.DataObject) -> None:
+    pool = BlockPool(total, group)
+    tables: list[list[int]] = []
+    for _ in range(data.draw(st.integers(0, 60))):
+        if tables and data.draw(st.booleans()):
+            table = tables.pop(data.draw(st.integers(0, len(tables) - 1)))
+            pool.free(table)
+        elif pool.free_count:
+            table = data.draw(st.sampled_from(tables)) if tables and data.draw(st.booleans()) else []
+            count = data.draw(st.integers(1, pool.free_count))
+            own = pool.allocate(count, len(table), table[-1] if table else -1)
+            assert len(set(own)) == count and not any(block in other for other in tables for block in own)
+            if table:
+                table += own
+            else:
+                tables.append(own)
+        pool.check()
+        assert pool.free_count == total - sum(map(len, tables))
 
 
 @pytest.mark.parametrize("size", [0, 3, 12, -4])

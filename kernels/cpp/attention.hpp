@@ -2,6 +2,7 @@
 #pragma once
 
 #include <math.h>
+#include <string.h>
 
 #include "types.hpp"
 #include "vec.hpp"
@@ -74,8 +75,36 @@ size_t attend_scratch(int width) { return Work<float>::bytes(width); }
 
 // The unit and slot of a position.
 RAMET_INLINE const uint8_t* unit_of(const AttentionArgs& a, const AttentionRun& run, int position, int& slot) {
-    slot = position % a.kv->block;
-    return a.kv->at(a.layer, run.table[position / a.kv->block], a.kv_head);
+    const int block = run.table[position / a.kv->block];
+    slot = a.kv->first(block) + position % a.kv->block;
+    return a.kv->at(a.layer, block, a.kv_head);
+}
+
+// Whether the slots of a tile, of which `here` are filled, stand in one tile of the cache.
+RAMET_INLINE bool together(const Kv& kv, const AttentionRun& run, int position, int here) {
+    if (kv.group == 1) return true;
+    const int32_t* table = run.table + position / kv.block;
+    if (table[0] % kv.group) return false;
+    for (int i = 1; i * kv.block < here; ++i)
+        if (table[i] != table[0] + i) return false;
+    return true;
+}
+
+// A block shorter than a tile, which begins at `slot` of its unit, to the places from `to` on of the segment.
+template <class P>
+RAMET_INLINE void stage_block(const Kv& kv, const uint8_t* unit, int slot, Work<typename P::Number>& w, int to) {
+    using Number = typename P::Number;
+    constexpr int SIDE = 4 / sizeof(Number);  // numbers of a slot that stand side by side in a key
+    const size_t tile = (size_t)TILE * kv.width;
+    const auto numbers = [&](const uint8_t* from) {
+        if (P::stored_as_number(kv)) return (const Number*)from;
+        P::widen(kv, from, tile, (Number*)w.part);
+        return (const Number*)w.part;
+    };
+    const Number* from = numbers(unit) + slot * SIDE;
+    Number* keys = w.keys + to / TILE * tile + to % TILE * SIDE;
+    for (int e = 0; e < kv.width; e += SIDE) memcpy(keys + (size_t)e * TILE, from + (size_t)e * TILE, kv.block * 4);
+    P::copy_values(kv.width, numbers(unit + kv.values()), slot, kv.block, w.values + to / TILE * tile, to % TILE);
 }
 
 // Keys and values of segment `seg`, in place where they can be read there, else staged. Values of slots that are not
@@ -88,13 +117,13 @@ void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work<typena
     const int base = seg * SEGMENT;
     const int filled = run.context - base < SEGMENT ? run.context - base : SEGMENT;
     out.tiles = (filled + TILE - 1) / TILE;
-    const bool in_place = kv.block >= TILE && P::stored_as_number(kv);
+    const bool in_place = P::stored_as_number(kv);
     if (kv.type == KvType::I8) {
         for (int i = 0; i < filled; ++i) {
             int slot;
             const float* scales = (const float*)(unit_of(a, run, base + i, slot) + kv.scales());
             out.key_scale[i] = scales[slot];
-            out.value_scale[i] = scales[kv.block + slot];
+            out.value_scale[i] = scales[kv.slots + slot];
         }
         for (int i = filled; i < SEGMENT; ++i) out.key_scale[i] = out.value_scale[i] = 0;
     }
@@ -103,12 +132,13 @@ void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work<typena
         const int here = filled - t * TILE < TILE ? filled - t * TILE : TILE;
         out.keys[t] = w.keys + (size_t)t * TILE * kv.width;
         out.values[t] = w.values + (size_t)t * TILE * kv.width;
-        if (kv.block < TILE) {
-            for (int i = 0; i < TILE; ++i) {
-                int slot = 0;
-                const uint8_t* unit = i < here ? unit_of(a, run, first + i, slot) : nullptr;
-                P::stage_slot(kv, unit, slot, w.keys, w.values, t * TILE + i);
+        if (!together(kv, run, first, here)) {
+            for (int i = 0; i < here; i += kv.block) {
+                int slot;
+                const uint8_t* unit = unit_of(a, run, first + i, slot);
+                stage_block<P>(kv, unit, slot, w, t * TILE + i);
             }
+            if (here < TILE) P::clear_values(kv.width, w.values + (size_t)t * TILE * kv.width, here);
             continue;
         }
         int slot;
@@ -197,10 +227,11 @@ RAMET_INLINE void merge(Work<Number>& w, int q0, int q1, int width) {
 // Asks for the keys and values of the segment after `seg` while this one is computed.
 RAMET_INLINE void fetch_next(const AttentionArgs& a, const AttentionRun& run, int seg) {
     const Kv& kv = *a.kv;
-    if (seg + 1 >= run.seg1 || kv.block < TILE) return;
+    if (seg + 1 >= run.seg1) return;
     for (int position = (seg + 1) * SEGMENT; position < (seg + 2) * SEGMENT && position < run.context; position += TILE) {
         int slot;
-        const uint8_t* keys = unit_of(a, run, position, slot) + (size_t)slot * kv.width * kv.size;
+        const uint8_t* unit = unit_of(a, run, position, slot);
+        const uint8_t* keys = unit + (size_t)slot / TILE * TILE * kv.width * kv.size;
         const size_t bytes = (size_t)TILE * kv.width * kv.size;
         for (size_t i = 0; i < bytes; i += 64) {
             __builtin_prefetch(keys + i, 0, 2);

@@ -30,29 +30,51 @@ Kv kv_layout(const Lane& lane, const std::string& type, int layers, int blocks, 
     kv.heads = heads;
     kv.dim = width;
     kv.width = (width + TILE - 1) / TILE * TILE;
-    kv.tile = std::min(block, TILE);
     kv.size = kv.type == KvType::F32 ? 4 : kv.type == KvType::I8 ? 1 : 2;
-    kv.unit = kv.scales() + (kv.type == KvType::I8 ? 8 * (size_t)block : 0);
+    kv.slots = std::max(block, TILE);
+    kv.group = kv.slots / block;
+    kv.units = (blocks + kv.group - 1) / kv.group;
+    kv.unit = kv.scales() + (kv.type == KvType::I8 ? 8 * (size_t)kv.slots : 0);
     return kv;
+}
+
+// `count` slots within one tile.
+void copy_slots(const Kv& kv, const uint8_t* from, int slot, uint8_t* to, int there, int count) {
+    const int together = kv.pairs ? 2 : 1;  // numbers of a slot that stand side by side in a key
+    for (int e = 0; e < kv.width; e += together)
+        memcpy(to + kv.key_index(there, e) * kv.size, from + kv.key_index(slot, e) * kv.size, count * together * kv.size);
+    to += kv.values();
+    from += kv.values();
+    const bool whole = !kv.pairs || (slot % 2 == 0 && there % 2 == 0);
+    const int run = !whole ? 0 : kv.pairs ? count / 2 * 2 : count;
+    memcpy(to + kv.value_index(there, 0) * kv.size, from + kv.value_index(slot, 0) * kv.size,
+           (size_t)run * kv.width * kv.size);
+    for (int i = run; i < count; ++i)
+        for (int e = 0; e < kv.width; ++e)
+            memcpy(to + kv.value_index(there + i, e) * kv.size, from + kv.value_index(slot + i, e) * kv.size, kv.size);
+    if (kv.type != KvType::I8) return;
+    to += kv.scales() - kv.values();
+    from += kv.scales() - kv.values();
+    for (int part = 0; part < 2; ++part)
+        memcpy(to + 4 * (part * kv.slots + there), from + 4 * (part * kv.slots + slot), 4 * (size_t)count);
 }
 
 void copy_tokens(const Kv& kv, int source, int target, int tokens) {
     for (int layer = 0; layer < kv.layers; ++layer) {
         for (int head = 0; head < kv.heads; ++head) {
-            uint8_t *from = kv.at(layer, source, head), *to = kv.at(layer, target, head);
-            if (tokens >= kv.block) {
+            const uint8_t* from = kv.at(layer, source, head);
+            uint8_t* to = kv.at(layer, target, head);
+            if (tokens >= kv.slots) {
                 memcpy(to, from, kv.unit);
                 continue;
             }
-            for (int slot = 0; slot < tokens; ++slot) {
-                for (int e = 0; e < kv.width; ++e) {
-                    const size_t k = kv.key_index(slot, e) * kv.size, v = kv.values() + kv.value_index(slot, e) * kv.size;
-                    memcpy(to + k, from + k, kv.size);
-                    memcpy(to + v, from + v, kv.size);
-                }
-                if (kv.type != KvType::I8) continue;
-                for (int i : {slot, kv.block + slot})
-                    memcpy(to + kv.scales() + 4 * i, from + kv.scales() + 4 * i, 4);
+            int slot = kv.first(source), there = kv.first(target), left = std::min(tokens, kv.block);
+            while (left > 0) {
+                const int count = std::min(left, TILE - slot % TILE);  // a block begins where it does in any tile
+                copy_slots(kv, from, slot, to, there, count);
+                slot += count;
+                there += count;
+                left -= count;
             }
         }
     }
@@ -80,13 +102,14 @@ void bind_kv(nb::module_& m) {
                 nb::object array) {
                  Kv kv = kv_layout(*e.lane, type, layers, blocks, block, heads, width);
                  auto bytes = nb::cast<nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(array);
-                 require(bytes.shape(0) == (size_t)layers * blocks * heads * kv.unit, "the KV memory has the wrong size");
+                 require(bytes.shape(0) == (size_t)layers * kv.units * heads * kv.unit, "the KV memory has the wrong size");
                  kv.data = bytes.data();
                  new (self) PyKv{kv, array};
              })
         .def_static("bytes",
                     [](Engine& e, const std::string& type, int layers, int blocks, int block, int heads, int width) {
-                        return (size_t)layers * blocks * heads * kv_layout(*e.lane, type, 1, 1, block, heads, width).unit;
+                        const Kv kv = kv_layout(*e.lane, type, layers, blocks, block, heads, width);
+                        return (size_t)layers * kv.units * heads * kv.unit;
                     })
         .def("copy",
              [](PyKv& self, Vec<int32_t> source, Vec<int32_t> target, Vec<int32_t> tokens) {
@@ -112,11 +135,12 @@ void bind_kv(nb::module_& m) {
                         head >= 0 && head < kv.heads && (int)k.size() == kv.dim && (int)v.size() == kv.dim,
                     "no such slot");
             const uint8_t* unit = kv.at(layer, block, head);
+            slot += kv.first(block);
             const float* scales = (const float*)(unit + kv.scales());
             const bool scaled = kv.type == KvType::I8;
             for (int e = 0; e < kv.dim; ++e) {
                 k.data()[e] = stored(kv, unit, kv.key_index(slot, e)) * (scaled ? scales[slot] : 1.0f);
-                v.data()[e] = stored(kv, unit + kv.values(), kv.value_index(slot, e)) * (scaled ? scales[kv.block + slot] : 1.0f);
+                v.data()[e] = stored(kv, unit + kv.values(), kv.value_index(slot, e)) * (scaled ? scales[kv.slots + slot] : 1.0f);
             }
         });
 }

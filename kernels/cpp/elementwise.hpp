@@ -110,6 +110,7 @@ float scale_of(const float* x, int n) {
 
 void store(const Kv& kv, int layer, int head, int block, int slot, const float* k, const float* v) {
     uint8_t* unit = kv.at(layer, block, head);
+    slot += kv.first(block);
     switch (kv.type) {
         case KvType::F32:
             store_as<float>(kv, unit, slot, k, v, [](float x) { return x; });
@@ -130,7 +131,7 @@ void store(const Kv& kv, int layer, int head, int block, int slot, const float* 
                 for (int e = 0; e < kv.width; ++e)
                     to[part ? kv.value_index(slot, e) : kv.key_index(slot, e)] =
                         (int8_t)(e < kv.dim ? __builtin_lrintf(x[e] * inverse) : 0);
-                scales[part * kv.block + slot] = scale;
+                scales[part * kv.slots + slot] = scale;
             }
             break;
         }

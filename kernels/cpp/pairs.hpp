@@ -1,6 +1,8 @@
 // The products of attention in bf16, two numbers at a time (vdpbf16ps): sums over e, or over keys, in ascending pairs.
 #pragma once
 
+#include <string.h>
+
 #include "types.hpp"
 #include "vec.hpp"
 
@@ -31,17 +33,14 @@ struct PairProducts {
         }
     }
 
-    // One slot of a block shorter than a tile to place `to` of the segment; unit null: zeros.
-    RAMET_STATIC void stage_slot(const Kv& kv, const uint8_t* unit, int slot, uint16_t* keys, uint16_t* values, int to) {
-        uint16_t* k = keys + (size_t)(to / TILE) * TILE * kv.width + to % TILE * 2;
-        uint16_t* v = values + (size_t)(to / 2) * 2 * kv.width + to % 2;
-        const auto get = [&](const uint8_t* from, size_t i) -> uint16_t {
-            if (!unit) return 0;
-            return kv.type == KvType::BF16 ? ((const uint16_t*)from)[i] : f32_to_bf16(((const int8_t*)from)[i]);
-        };
-        for (int e = 0; e < kv.width; ++e) {
-            k[(size_t)(e / 2) * 2 * TILE + e % 2] = get(unit, kv.key_index(slot, e));
-            v[2 * e] = get(unit + kv.values(), kv.value_index(slot, e));
+    // Values of `count` slots of a tile to another tile: 1, or from even slots to even ones.
+    RAMET_STATIC void copy_values(int width, const uint16_t* from, int slot, int count, uint16_t* to, int there) {
+        from += (size_t)(slot / 2) * 2 * width + slot % 2;
+        to += (size_t)(there / 2) * 2 * width + there % 2;
+        if (count > 1) {
+            memcpy(to, from, sizeof(uint16_t) * count * width);
+        } else {
+            for (int e = 0; e < width; ++e) to[2 * e] = from[2 * e];
         }
     }
 

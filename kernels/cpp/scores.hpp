@@ -5,6 +5,8 @@
 // queries that are taken at a time.
 #pragma once
 
+#include <string.h>
+
 #include "types.hpp"
 #include "vec.hpp"
 
@@ -42,27 +44,9 @@ RAMET_STATIC void widen(const Kv& kv, const uint8_t* from, size_t n, float* to) 
     }
 }
 
-RAMET_STATIC float widen_one(const Kv& kv, const uint8_t* from, size_t i) {
-    switch (kv.type) {
-        case KvType::F32:
-            return ((const float*)from)[i];
-        case KvType::BF16:
-            return bf16_to_f32(((const uint16_t*)from)[i]);
-        case KvType::F16:
-            return f16_to_f32(((const uint16_t*)from)[i]);
-        default:
-            return ((const int8_t*)from)[i];
-    }
-}
-
-// One slot of a block shorter than a tile to place `to` of the segment; unit null: zeros.
-RAMET_STATIC void stage_slot(const Kv& kv, const uint8_t* unit, int slot, float* keys, float* values, int to) {
-    float* k = keys + (size_t)(to / TILE) * TILE * kv.width + to % TILE;
-    float* v = values + (size_t)to * kv.width;
-    for (int e = 0; e < kv.width; ++e) {
-        k[(size_t)e * TILE] = unit ? widen_one(kv, unit, kv.key_index(slot, e)) : 0.0f;
-        v[e] = unit ? widen_one(kv, unit + kv.values(), kv.value_index(slot, e)) : 0.0f;
-    }
+// Values of `count` slots of a tile to another tile.
+RAMET_STATIC void copy_values(int width, const float* from, int slot, int count, float* to, int there) {
+    memcpy(to + (size_t)there * width, from + (size_t)slot * width, sizeof(float) * count * width);
 }
 
 RAMET_STATIC void clear_values(int width, float* tile, int from) {

@@ -80,8 +80,9 @@ struct Act {
 
 enum class KvType : int { F32, BF16, F16, I8 };
 
-// Paged keys and values. A unit holds one block of one layer and KV head: keys, then values, then (I8) the scales of
-// the keys and of the values. Keys stand in tiles of `tile` slots (16, or the block where that is smaller):
+// Paged keys and values. A unit holds the slots of one block of one layer and KV head, or of `group` neighbouring blocks
+// where one alone is shorter than a tile of 16: keys, then values, then (I8) the scales of the keys and of the values.
+// Keys stand in tiles of 16 slots:
 //   plain: key [e][slot],          value [slot][e]
 //   pairs: key [e / 2][slot][e%2], value [slot / 2][e][slot % 2]   (the operand order of the bf16 dot product)
 struct Kv {
@@ -90,23 +91,27 @@ struct Kv {
     int layers, blocks, block, heads;
     int dim;    // numbers of a head
     int width;  // the same, padded with zeros to a multiple of 16
-    int tile;
-    int size;  // bytes per number
+    int size;   // bytes per number
+    int group;  // blocks of a unit
+    int slots;  // of a unit
+    int units;  // of a layer and head
     size_t unit;
     uint8_t* data;
 
+    // The unit of block b; the block's first slot in it is first(b).
     RAMET_MEMBER uint8_t* at(int layer, int b, int head) const {
-        return data + (((size_t)layer * blocks + b) * heads + head) * unit;
+        return data + (((size_t)layer * units + b / group) * heads + head) * unit;
     }
-    RAMET_MEMBER size_t values() const { return (size_t)block * width * size; }
+    RAMET_MEMBER int first(int b) const { return b % group * block; }
+    RAMET_MEMBER size_t values() const { return (size_t)slots * width * size; }
     RAMET_MEMBER size_t scales() const { return 2 * values(); }
     RAMET_MEMBER size_t key_index(int slot, int e) const {
-        const size_t base = (size_t)(slot / tile) * tile * width;
-        const int s = slot % tile;
-        return pairs ? base + ((size_t)(e / 2) * tile + s) * 2 + e % 2 : base + (size_t)e * tile + s;
+        const size_t base = (size_t)(slot / TILE) * TILE * width;
+        const int s = slot % TILE;
+        return pairs ? base + ((size_t)(e / 2) * TILE + s) * 2 + e % 2 : base + (size_t)e * TILE + s;
     }
     RAMET_MEMBER size_t value_index(int slot, int e) const {
-        if (!pairs || block == 1) return (size_t)slot * width + e;
+        if (!pairs) return (size_t)slot * width + e;
         return ((size_t)(slot / 2) * width + e) * 2 + slot % 2;
     }
 };

@@ -45,9 +45,7 @@ def add_runtime_options(parser: argparse.ArgumentParser) -> None:
     scheduler, worker = SchedulerConfig(), WorkerConfig()
     group = parser.add_argument_group("runtime")
     group.add_argument("--kv-tokens", type=count, default=0, help="KV pool in tokens (0: sized from free memory)")
-    group.add_argument(
-        "--block-size", type=block_size, default=scheduler.block_size, help="tokens of one KV block (16)"
-    )
+    group.add_argument("--block-size", type=block_size, default=scheduler.block_size, help="tokens of one KV block (8)")
     group.add_argument(
         "--chunk-tokens", type=positive, default=scheduler.chunk_tokens, help="token budget of one step (512)"
     )

@@ -10,16 +10,18 @@ import json
 
 from ramet.cli.machine import memory
 from ramet.cli.options import add_model_option, block_size, count, positive
+from ramet.runtime.protocol.config import SchedulerConfig
 
 _BYTES = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "int8": 1.0}
 _GIB = 1 << 30
+DEFAULTS = SchedulerConfig()
 _LENGTHS = (256, 1024, 2048, 4096, 8192)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_option(parser)
     parser.add_argument("--kv-dtype", choices=tuple(_BYTES), default="bf16")
-    parser.add_argument("--block-size", type=block_size, default=16, help="tokens of a block (16)")
+    parser.add_argument("--block-size", type=block_size, default=DEFAULTS.block_size, help="tokens of a block (8)")
     parser.add_argument("--memory", type=float, default=None, metavar="GIB", help="memory for KV (half the free)")
     parser.add_argument("--tokens", type=positive, default=None, help="length of a branch (several are shown)")
     parser.add_argument("--shared", type=count, default=0, help="tokens of it that all branches share (0)")

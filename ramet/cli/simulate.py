@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramet.cli.options import block_size, count, positive
+from ramet.runtime.protocol.config import SchedulerConfig
 from ramet.runtime.protocol.errors import RametError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from ramet.runtime.scheduler.trace import TraceRequest
 
 POLICIES = ("lru", "lfu", "slru", "priority")
+
+DEFAULTS = SchedulerConfig()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--order", choices=("cache-aware", "fcfs", "random"), default="cache-aware")
     parser.add_argument("--no-tree", action="store_true", help="share nothing")
     parser.add_argument("--no-pending", action="store_true", help="do not wait for a prefix that is being computed")
-    parser.add_argument("--block-size", type=block_size, default=16, help="tokens of a block (16)")
+    parser.add_argument("--block-size", type=block_size, default=DEFAULTS.block_size, help="tokens of a block (8)")
     parser.add_argument("--chunk-tokens", type=positive, default=512, help="token budget of a step (512)")
     parser.add_argument("--max-rows", type=positive, default=64, help="requests that run at once (64)")
     parser.add_argument(
@@ -88,7 +91,7 @@ def _capacities(text: str, distinct: int, requests: list[TraceRequest]) -> list[
 
 
 def _options(arguments: argparse.Namespace, capacity: int, policy: Any) -> Options:
-    from ramet.runtime.protocol.config import SchedulerConfig, Switches
+    from ramet.runtime.protocol.config import Switches
     from ramet.runtime.scheduler.simulate import Options
     from ramet.runtime.scheduler.virtual import Speed
 

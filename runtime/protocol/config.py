@@ -23,7 +23,7 @@ class Switches(Struct, frozen=True):
 
 
 class SchedulerConfig(Struct, frozen=True):
-    block_size: int = 16
+    block_size: int = 8
     chunk_tokens: int = 512
     """Token budget of one step, over all rows."""
     max_rows: int = 64

@@ -16,6 +16,9 @@ from ramet.runtime.protocol.messages import BlockCopy
 
 from .branch import ID_BYTES, Branch, Hold, Row
 
+GROUP_TOKENS = 16
+"""Tokens that attention reads at once where their blocks stand side by side (``TILE`` of the C++ kernels)."""
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -39,7 +42,7 @@ class Memory:
         self.block_size = block_size
         self.fingerprint = fingerprint
         self.switches = config.switches
-        self.pool = BlockPool(blocks)
+        self.pool = BlockPool(blocks, max(GROUP_TOKENS // block_size, 1))
         self.tree = RadixTree(
             self.pool,
             block_size,
@@ -92,7 +95,7 @@ class Memory:
             lease = self.tree.acquire(match) if match.place is not None else self.tree.acquire_root(match.namespace)
         row = Row(row_id, branch, list(match.blocks), lease, len(match.blocks), match.tokens, len(match.blocks))
         if hold is not None and copy is not None:
-            target = self._take(1)
+            target = self._take(1, row.table)
             if target is None:
                 self._let_go(hold)
             else:
@@ -118,7 +121,7 @@ class Memory:
         need = -(-tokens // self.block_size) - len(row.table)
         if need <= 0:
             return True
-        blocks = self._take(need)
+        blocks = self._take(need, row.table)
         if blocks is None:
             return False
         row.table += blocks
@@ -233,11 +236,12 @@ class Memory:
         tokens = min(branch.at, parent.computed, branch.match_limit) - match.tokens
         return TailMatch(parent.table[index], min(tokens, self.block_size)) if tokens > 0 else None
 
-    def _take(self, count: int) -> list[int] | None:
+    def _take(self, count: int, table: list[int]) -> list[int] | None:
+        """Blocks that are to follow ``table``."""
         short = count - self.pool.free_count
         if short > 0 and (short > self.tree.evictable_count or self.tree.evict(short) < short):
             return None
-        return self.pool.allocate(count)
+        return self.pool.allocate(count, len(table), table[-1] if table else -1)
 
     def _flight(self, step: int) -> Flight | None:
         for flight in reversed(self.flights):

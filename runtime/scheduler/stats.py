@@ -26,7 +26,7 @@ class Counters(Struct):
     rejected: int = 0
     crashes: int = 0
     allocated_slots: int = 0
-    """KV slots in blocks that were not free, summed over steps; ``unused_slots``: those that held nothing."""
+    """KV slots in blocks that rows held, summed over steps; ``unused_slots``: those that held nothing."""
     unused_slots: int = 0
 
 
@@ -56,7 +56,7 @@ class TokenStats(Struct, frozen=True):
 
 
 class WasteStats(Struct, frozen=True):
-    """KV slots in blocks that are not free, and those of them that hold nothing (yet). ``mean``: unused over allocated,
+    """KV slots in blocks that rows hold, and those of them that hold nothing (yet). ``mean``: unused over allocated,
     averaged over all steps, weighed by what was allocated."""
 
     allocated: int = 0

@@ -7,7 +7,8 @@ from .stats import WasteStats
 
 
 def waste(books: Books) -> WasteStats:
-    """Slots in blocks that are not free; unused are those past a row's ids that are computed or in a sent plan."""
+    """Slots in blocks that rows hold (what is merely cached would hide the rest); unused are those past a row's ids
+    that are computed or in a sent plan."""
     memory = books.memory
     if memory is None:
         return WasteStats()
@@ -19,7 +20,7 @@ def waste(books: Books) -> WasteStats:
         unused += max(len(row.table) * size - filled, 0)
     counters = books.counters
     mean = counters.unused_slots / counters.allocated_slots if counters.allocated_slots else 0.0
-    return WasteStats((memory.pool.total - memory.pool.free_count) * size, unused, mean)
+    return WasteStats(memory.held * size, unused, mean)
 
 
 def count_waste(books: Books) -> None:

@@ -39,12 +39,12 @@ class _SchedulerStats(Collector):
         yield preemptions
         yield from self._gauges(
             "ramet_kv_slots",
-            "KV slots in blocks that are not free, and those that hold nothing",
+            "KV slots in blocks that running requests hold, and those of them that hold nothing",
             "state",
             "waste",
             SLOTS,
         )
-        unused = GaugeMetricFamily("ramet_kv_unused_ratio", "Unused over allocated KV slots, mean over all steps")
+        unused = GaugeMetricFamily("ramet_kv_unused_ratio", "Unused over held KV slots, mean over all steps")
         unused.add_metric([], float(self.stats.get("waste", {}).get("mean", 0)))
         yield unused
 
