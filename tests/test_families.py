@@ -204,6 +204,18 @@ def test_a_gguf_file(tmp_path: Path, name: str) -> None:
         assert relative_error(logits(folder, case.make("f32"), ids), wanted) < 1e-4, case.name
 
 
+def test_the_makers_sampling_is_read(tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    other, _ = make(tmp_path / "hf", "qwen3", torch.float32)
+    settings = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [2, 0]}
+    (tmp_path / "hf" / "generation_config.json").write_text(json.dumps(settings))
+    folder = store.resolve(str(tmp_path / "hf"), cache=tmp_path / "cache")
+    assert folder.meta.sampling.given() == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    assert store.open(folder.path).meta == folder.meta
+    write_gguf(tmp_path / "model.gguf", "qwen3", other)
+    assert store.resolve(str(tmp_path / "model.gguf"), cache=tmp_path / "cache").meta.sampling.given() == {}
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -21,6 +21,7 @@ from ramet.runtime.frontend.client import Client
 from ramet.runtime.frontend.http import create_app
 from ramet.runtime.protocol import messages as m
 from ramet.runtime.protocol.errors import InvalidConstraint, UnsupportedConstraint
+from ramet.runtime.store import SamplingMeta
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
@@ -40,6 +41,7 @@ class Meta(SimpleNamespace):
             bos_token="",
             eos_token="",
             add_bos=False,
+            sampling=SamplingMeta(temperature=0.6, top_k=20),
         )
 
 
@@ -327,6 +329,25 @@ def test_request_ids_and_keys(tmp_path: Path) -> None:
                 assert namespace.salt == "s"
                 tenants.add(namespace.tenant)
             assert len(tenants) == 2 and "" not in tenants
+
+    run(body)
+
+
+def test_what_is_not_asked_for_is_as_the_model_has_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with http(tmp_path) as it:
+            sent = (
+                ("/v1/chat/completions", chat()),
+                ("/v1/completions", completion()),
+                ("/generate", {"text": "hello", "sampling_params": {"max_new_tokens": 3}}),
+            )
+            for path, fields in sent:
+                assert (await it.web.post(path, json=fields)).status_code == 200
+                sampling = it.scheduler.got(m.Submit)[-1].sampling
+                assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.6, 20, 1.0)
+            assert (await it.web.post("/v1/completions", json=completion(temperature=1, top_k=0))).status_code == 200
+            sampling = it.scheduler.got(m.Submit)[-1].sampling
+            assert (sampling.temperature, sampling.top_k) == (1.0, -1)
 
     run(body)
 

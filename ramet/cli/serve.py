@@ -48,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chat-template", type=Path, default=None, metavar="FILE", help="a Jinja template instead of the model's own"
     )
+    parser.add_argument(
+        "--sampling-defaults",
+        choices=("model", "openai"),
+        default="model",
+        help="temperature, top_p, ... of requests that give none: the model's own, where it has some, or OpenAI's",
+    )
     parser.add_argument("--ssl-certfile", type=Path, default=None, metavar="FILE", help="serve HTTPS with it")
     parser.add_argument("--ssl-keyfile", type=Path, default=None, metavar="FILE", help="its private key")
     parser.add_argument(
@@ -113,6 +119,7 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
             tokenizer=session.tokenizer,
             names=tuple(arguments.served_name) if arguments.served_name else None,
             api_keys=_keys(arguments),
+            own_sampling=arguments.sampling_defaults == "model",
             origins=tuple(arguments.allowed_origin or ()),
             version=__version__,
         )

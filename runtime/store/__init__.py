@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ramet.runtime.store.meta import ModelFolder, ModelMeta, RopeMeta, WeightFile
+from ramet.runtime.store.meta import ModelFolder, ModelMeta, RopeMeta, SamplingMeta, WeightFile
 from ramet.runtime.store.resolve import default_cache, open, resolve
 
-__all__ = ["ModelFolder", "ModelMeta", "RopeMeta", "WeightFile", "default_cache", "open", "resolve"]
+__all__ = ["ModelFolder", "ModelMeta", "RopeMeta", "SamplingMeta", "WeightFile", "default_cache", "open", "resolve"]

@@ -7,7 +7,7 @@ from typing import Any
 from ramet.runtime.protocol.errors import InvalidModel
 from ramet.runtime.store.gguf import GgufFile
 from ramet.runtime.store.gguf_tokenizer import NORMAL, SPECIAL
-from ramet.runtime.store.meta import ModelMeta, RopeMeta, WeightFile
+from ramet.runtime.store.meta import ModelMeta, RopeMeta, SamplingMeta, WeightFile
 from ramet.runtime.store.special import end_ids
 
 _LARGEST_GEMMA3 = 62
@@ -51,6 +51,7 @@ def read_meta(file: GgufFile, *, name: str, source: str, weights: tuple[WeightFi
         bos_token=tokens[bos] if 0 <= bos < len(tokens) else "",
         eos_token=tokens[eos] if 0 <= eos < len(tokens) else "",
         chat_template=file.text("tokenizer.chat_template", ""),
+        sampling=_sampling(file),
         sha256=sha256,
         weights=weights,
     )
@@ -72,6 +73,21 @@ def _gemma3(file: GgufFile, layers: int, window: int, width: int, heads: int) ->
         "embed_factor": width**0.5,
         "activation": "gelu",
     }
+
+
+def _sampling(file: GgufFile) -> SamplingMeta:
+    def number(name: str) -> float | None:
+        key = f"general.sampling.{name}"
+        return file.number(key) if key in file.fields else None
+
+    top_k = number("top_k")
+    return SamplingMeta(
+        temperature=number("temp"),
+        top_p=number("top_p"),
+        top_k=None if top_k is None else int(top_k),
+        min_p=number("min_p"),
+        repetition_penalty=number("penalty_repeat"),
+    )
 
 
 def _rope(file: GgufFile, arch: str, head_dim: int) -> RopeMeta:

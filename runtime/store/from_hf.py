@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from ramet.runtime.protocol.errors import InvalidModel, ModelNotFound
-from ramet.runtime.store.meta import ModelMeta, RopeMeta, WeightFile
+from ramet.runtime.store.meta import ModelMeta, RopeMeta, SamplingMeta, WeightFile
 from ramet.runtime.store.special import end_ids
 from tokenizers import Tokenizer
 
@@ -65,6 +65,23 @@ class _Config(Struct):
 
 class _Generation(Struct):
     eos_token_id: _Ids = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    def sampling(self) -> SamplingMeta:
+        if self.do_sample is False:
+            return SamplingMeta(repetition_penalty=self.repetition_penalty)
+        return SamplingMeta(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
 
 
 class _NamedTemplate(Struct):
@@ -159,6 +176,7 @@ def read_meta(folder: Path, *, name: str, source: str, weights: tuple[WeightFile
         bos_token=_text(settings.bos_token),
         eos_token=_text(settings.eos_token),
         chat_template=_template(folder, settings),
+        sampling=generation.sampling(),
         sha256=sha256,
         weights=weights,
         tokenizer=str((folder / "tokenizer.json").resolve()),

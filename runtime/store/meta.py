@@ -25,6 +25,21 @@ class RopeMeta(Struct, frozen=True, kw_only=True):
     original_context: int = 8192
 
 
+class SamplingMeta(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the model's makers want ids drawn where a request does not say; None: nothing is said."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    def given(self) -> dict[str, float | int]:
+        """What is said, by its name."""
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return {name: value for name, value in values if value is not None}
+
+
 class WeightFile(Struct, frozen=True):
     """``path`` is relative to the model's folder, or absolute where the weights lie elsewhere."""
 
@@ -76,6 +91,7 @@ class ModelMeta(Struct, frozen=True, kw_only=True):
     bos_token: str = ""
     eos_token: str = ""
     chat_template: str = ""
+    sampling: SamplingMeta = SamplingMeta()
     sha256: str
     weights: tuple[WeightFile, ...]
     tokenizer: str = "tokenizer.json"

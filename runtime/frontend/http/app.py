@@ -37,11 +37,13 @@ def create_app(
     names: tuple[str, ...] | None = None,
     api_keys: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
+    own_sampling: bool = True,
     version: str = "",
     start_timeout_s: float = 120.0,
 ) -> FastAPI:
     """``client`` is started and closed with the app, in its loop. ``names``: what the model is served as; None: its own
     name, its aliases and ``default``. ``api_keys``: empty: no key is needed.
+    ``own_sampling``: a request that does not say how to draw is drawn as the model's makers want it.
     ``origins``: pages of other hosts that browsers may let ask here (CORS); ``*``: all."""
     metrics = Metrics()
     client.observe(metrics.ended)
@@ -51,6 +53,7 @@ def create_app(
         model.meta,
         names or tuple(dict.fromkeys((model.meta.name, "default", *model.meta.aliases))),
         metrics,
+        model.meta.sampling.given() if own_sampling else {},
     )
 
     @contextlib.asynccontextmanager

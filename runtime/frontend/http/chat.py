@@ -100,7 +100,9 @@ async def _start(server: Server, body: ChatBody, tenant: str) -> ChatCall:
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     ids = truncated(chat_ids(server, body, tools.tools), body.truncate_prompt_tokens, server.client.context)
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
-    lowered = lower(body, ids, max_tokens=limit, constraint=spec, logprobs=logprobs, tenant=tenant)
+    lowered = lower(
+        body, ids, defaults=server.defaults, max_tokens=limit, constraint=spec, logprobs=logprobs, tenant=tenant
+    )
     generation = server.generate(lowered, prompt_param="messages", constraint_param=constraint_param)
     return ChatCall(
         server,

@@ -99,6 +99,7 @@ def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
             lowered = lower(
                 body,
                 prompt.ids,
+                defaults=server.defaults,
                 max_tokens=limit,
                 constraint=asked.spec if asked is not None else None,
                 logprobs=logprobs,

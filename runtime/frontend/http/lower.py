@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,13 +32,14 @@ def lower(
     body: GenerationBody,
     ids: list[int],
     *,
+    defaults: Mapping[str, float | int],
     max_tokens: int | None,
     constraint: ConstraintSpec | None,
     logprobs: int = -1,
     logits_from: int = -1,
     tenant: str = "",
 ) -> GenerateRequest:
-    """Raises HttpError for what the client could not tell the field of."""
+    """``defaults``: see ``sampling``. Raises HttpError for what the client could not tell the field of."""
     if max_tokens is None and body.n_predict is not None and body.n_predict >= 0:
         max_tokens = body.n_predict
     if body.prompt_logprobs is not None:
@@ -47,7 +49,7 @@ def lower(
             raise bad_request(f"prompt_logprobs is {body.prompt_logprobs}; 0 or more are possible", "prompt_logprobs")
         logprobs, logits_from = max(logprobs, body.prompt_logprobs), 0 if len(ids) > 1 else -1
     return replace(
-        sampling(body),
+        sampling(body, defaults),
         ids=ids,
         max_tokens=max_tokens,
         constraint=constraint,
@@ -59,11 +61,13 @@ def lower(
     )
 
 
-def sampling(body: SamplingFields, place: str = "") -> GenerateRequest:
-    """A request without a prompt: how ids are drawn, and its stops. ``place``: in front of names in errors."""
+def sampling(body: SamplingFields, defaults: Mapping[str, float | int], place: str = "") -> GenerateRequest:
+    """A request without a prompt: how ids are drawn, and its stops. ``defaults``: what a field is that is not given.
+    ``place``: in front of names in errors."""
     given: dict[str, Any] = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
     if body.repeat_penalty is not None:
         given.setdefault("repetition_penalty", body.repeat_penalty)
+    given = {**defaults, **given}
     if given.get("top_k") == 0:
         given["top_k"] = -1
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []

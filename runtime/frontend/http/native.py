@@ -143,7 +143,7 @@ def _start(server: Server, body: GenerateBody, params: SamplingParams, tenant: s
     prompts = read_prompts(server, given)
     wants = bool(body.return_logprob)
     first = -1 if body.logprob_start_len is None else body.logprob_start_len
-    drawn = sampling(params, "sampling_params.")
+    drawn = sampling(params, server.defaults, "sampling_params.")
     asked = _constraint(params)
     generations: list[Generation] = []
     try:

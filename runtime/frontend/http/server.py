@@ -8,7 +8,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -39,6 +39,8 @@ class Server:
     meta: ModelMeta
     names: tuple[str, ...]
     metrics: Metrics
+    defaults: Mapping[str, float | int] = field(default_factory=dict)
+    """Sampling fields where a request gives none."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
