@@ -108,11 +108,6 @@ def optimum(notes: list[tuple[Ids, list[Ids], bool]]) -> tuple[int, int]:
     return prompt, found
 
 
-def usage_of(states: list[rt.State[Any]], notes: int) -> tuple[int, int]:
-    total = [state.explain().total for state in states]
-    return sum(one.prompt for one in total), sum(one.cached for one in total)
-
-
 def one_by_one(case: Case, backend: EngineBackend, engine: rt.Engine) -> tuple[float, dict[str, int]]:
     """(seconds, tokens by kind) of all items, each after the last, on an empty cache."""
     engine.flush_cache()
@@ -163,10 +158,12 @@ def measure(case: Case, engine: rt.Engine, bare: rt.Engine, server: rt.RuntimeEn
     row["equal"] = all(other == first for other in others)
     noted = NotedBackend(engine)
     engine.flush_cache()
-    states = ways.run(case, noted, full=True)
+    before: Any = engine.stats()["tokens"]
+    ways.run(case, noted, full=True)
+    after: Any = engine.stats()["tokens"]
     prompt, found = optimum(noted.notes)
-    total, cached = usage_of(states, len(noted.notes))
-    row |= {"calls": len(noted.notes), "tokens": prompt, "expected": found / prompt, "measured": cached / total}
+    measured = (after["cached"] - before["cached"]) / (after["prompt"] - before["prompt"])
+    row |= {"calls": len(noted.notes), "tokens": prompt, "expected": found / prompt, "measured": measured}
     without = EngineBackend(bare.backend.loop, bare.backend.client, bare.backend.tokenizer, bare.backend.meta)
     without.keeps = False
     cold: list[float] = []

@@ -7,7 +7,7 @@ promise that generated ids are never encoded again (see ``token_branch.py``).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,7 @@ class GenCall:
     n: int = 1
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     ignore_eos: bool = False
     temperature: float = 1.0
     top_p: float = 1.0
@@ -44,6 +45,8 @@ class GenCall:
     prompt_logprobs_from: int = -1
     priority: int = 0
     timeout_s: float | None = None
+    heal: bool = False
+    """The last token of the prompt's text may be said anew; see ``healing.py``."""
     spec_tokens: int = 0
     """Where a service charges by the call: ask for so many tokens at once, and match what the program appends."""
 
@@ -179,10 +182,12 @@ class TokenChunk:
     prompt_logprobs: tuple[int, Sequence[TokenLogprob]] | None = None
     """(absolute index of the first id, entries from there on)."""
     end: End | None = None
+    cached: int = 0
+    """Ids of the prompt that were cached."""
 
 
 class TokenStream(Protocol):
-    def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
+    def __aiter__(self) -> AsyncGenerator[TokenChunk, None]: ...
     def cancel(self) -> None: ...
     def branch(self, choice: int) -> BranchKey: ...
 
@@ -203,6 +208,9 @@ class TokenBackend(Protocol):
 
     def decode(self, ids: Sequence[int]) -> bytes: ...
     def token_text(self, token: int) -> str: ...
+    def begins_others(self, token: int) -> bool:
+        """Other tokens begin with the bytes of this one."""
+
     def start_ids(self) -> list[int]:
         """At least one id that stands for "nothing before": the context of unconditional scores."""
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ramet.runtime.protocol.errors import InvalidConstraint, InvalidRequest
@@ -97,6 +97,9 @@ class FakeBackend:
     def token_text(self, token: int) -> str:
         return self.decode([token]).decode("utf-8", "replace")
 
+    def begins_others(self, token: int) -> bool:
+        return False
+
     def start_ids(self) -> list[int]:
         return [START]
 
@@ -181,7 +184,7 @@ class FakeStream:
         for choice in range(self._request.call.n):
             self._backend.kept.pop(self.branch(choice), None)
 
-    async def __aiter__(self) -> AsyncIterator[TokenChunk]:
+    async def __aiter__(self) -> AsyncGenerator[TokenChunk, None]:
         backend, request = self._backend, self._request
         backend.running += 1
         try:

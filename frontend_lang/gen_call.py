@@ -24,6 +24,8 @@ def fill(
         n=o.n or 1,
         stop=stop,
         stop_token_ids=o.stop_token_ids or (),
+        stop_regex=o.stop_regex or (),
+        heal=bool(o.heal),
         ignore_eos=bool(o.ignore_eos),
         temperature=1.0 if o.temperature is None else o.temperature,
         top_p=1.0 if o.top_p is None else o.top_p,

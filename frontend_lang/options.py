@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -39,6 +40,7 @@ class GenOptions(TypedDict, total=False):
     priority: int | None
     timeout_s: float | None
     retries: int | None
+    heal: bool | None
     max_new_tokens: int | None
     max_completion_tokens: int | None
     tools: Sequence[Callable[..., object] | Tool] | None
@@ -63,6 +65,7 @@ class Options:
     n: int | None = None
     stop: tuple[str, ...] | None = None
     stop_token_ids: tuple[int, ...] | None = None
+    stop_regex: tuple[str, ...] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -80,6 +83,7 @@ class Options:
     priority: int | None = None
     timeout_s: float | None = None
     retries: int | None = None
+    heal: bool | None = None
 
     def over(self, base: Options) -> Options:
         """These options where given, else those of ``base``."""
@@ -131,11 +135,13 @@ def make_options(given: Mapping[str, Any], where: str = "gen") -> Options:
 def _checked(name: str, value: Any) -> Any:
     if name == "stop":
         return _strings(value)
+    if name == "stop_regex":
+        return _patterns(value)
     if name == "stop_token_ids":
         return tuple(int(item) for item in ([value] if isinstance(value, int) else value))
     if name == "logit_bias":
         return tuple(sorted((int(key), float(bias)) for key, bias in dict(value).items()))
-    if name in ("ignore_eos", "return_logprob", "return_text_in_logprobs"):
+    if name in ("ignore_eos", "return_logprob", "return_text_in_logprobs", "heal"):
         return bool(value)
     if isinstance(value, bool) or not (isinstance(value, (int, float)) or hasattr(value, "__float__")):
         raise TypeError(f"{name} must be a number, got {value!r}")
@@ -154,9 +160,20 @@ def _checked(name: str, value: Any) -> Any:
     return value
 
 
-def _strings(value: str | Sequence[str]) -> tuple[str, ...]:
+def _patterns(value: str | Sequence[str]) -> tuple[str, ...]:
+    items = _strings(value, "stop_regex")
+    for item in items:
+        try:
+            if re.compile(item).fullmatch(""):
+                raise ValueError(f"stop_regex {item!r} matches nothing at all: the text would end at once")
+        except re.error as error:
+            raise ValueError(f"stop_regex {item!r} does not parse: {error}") from None
+    return items
+
+
+def _strings(value: str | Sequence[str], name: str = "stop") -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else tuple(value)
     for item in items:
         if not isinstance(item, str) or not item:
-            raise ValueError(f"stop must be a non-empty string or a list of them, got {value!r}")
+            raise ValueError(f"{name} must be a non-empty string or a list of them, got {value!r}")
     return items

@@ -83,6 +83,7 @@ class RecordedBranch(TokenBranch):
         self.name: BranchName = (root, path)
         self._feed = feed
         self._made: list[tuple[Piece, ...] | tuple[int, ...]] = []
+        """In order; an empty one stands for an id that was taken back."""
         self._diverged = ""
 
     def _child(self, path: tuple[int, ...]) -> RecordedBranch:
@@ -95,12 +96,18 @@ class RecordedBranch(TokenBranch):
             self._made.append(tuple(self._pending))
             self._pending = []
 
+    def _take_back(self) -> None:
+        self._made.append(())
+
     def _extend(self, ids: Sequence[int]) -> None:
-        self._made.append(tuple(ids))
+        if ids:
+            self._made.append(tuple(ids))
 
     async def token_ids(self) -> Sequence[int]:
         while self._made:
             part = self._made.pop(0)
+            if not part:
+                self.ids.pop()
             pieces = [item for item in part if isinstance(item, Piece)]
             encoded = await self._backend.encode(pieces, start=not self.ids) if pieces else part
             self.ids.extend(array("i", [item for item in encoded if isinstance(item, int)]))
@@ -120,6 +127,8 @@ class RecordedBranch(TokenBranch):
             for index, outcome in enumerate(news.outcomes):
                 if outcome.text or outcome.logprobs:
                     on_delta(Delta(index, outcome.text, outcome.logprobs))
+        if news.made.instead:
+            self._take_back()
         self._extend(news.made.ids)
         self._log.append(news.made)
         if news.made.leftover:

@@ -127,6 +127,7 @@ def gen(
     priority: int | None = None,
     timeout_s: float | None = None,
     retries: int | None = None,
+    heal: bool | None = None,
     max_new_tokens: int | None = None,
     max_completion_tokens: int | None = None,
     tools: Sequence[Callable[..., object] | Tool] | None = None,
@@ -143,14 +144,13 @@ def gen(
     ``max_rounds`` rounds (see docs/dsl.md). Raises ValueError, TypeError and InvalidConstraint.
     """
     where = caller()
-    if stop_regex is not None:
-        raise ValueError("stop_regex is not supported: use stop= (strings), or regex= to bind the whole text")
     given: dict[str, object] = {
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "n": n,
         "stop": stop,
         "stop_token_ids": stop_token_ids,
+        "stop_regex": stop_regex,
         "temperature": temperature,
         "top_p": top_p,
         "top_k": top_k,
@@ -168,6 +168,7 @@ def gen(
         "priority": priority,
         "timeout_s": timeout_s,
         "retries": retries,
+        "heal": heal,
         "max_new_tokens": max_new_tokens,
         "max_completion_tokens": max_completion_tokens,
     }
@@ -184,6 +185,8 @@ def gen(
         raise ValueError(f"gen({name!r}) can be bound by one thing at a time, got {' and '.join(bound)}")
     if choices is not None:
         return _select(name, choices, 0.0 if temperature is None else temperature, choices_method, where)
+    if heal and bound and bound[0] in ("schema", "json_schema", "grammar"):
+        raise ValueError(f"gen({name!r}): heal=True goes with free text, regex or dtype, not with {bound[0]}")
     use = _tool_use(tools, tool_choice, tool_errors, max_rounds, bound) if tools is not None else None
     constraint: Constraint | None = None
     parse: Callable[[str], Any] | None = None

@@ -9,15 +9,18 @@ are appended as they came and never encoded again; what a stop left of its token
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ramet.runtime.protocol.errors import GenerationFailed, InvalidRequest
 from ramet.runtime.protocol.messages import TokenLogprob
 
 from .backend import Branch, BranchKey, Cut, Delta, GenCall, Outcome, Piece, Scores, TokenBackend
 from .choices import TokenEntry
+from .healing import healing_call
+from .stop_regex import RegexStop
 from .token_choice import Choice
 
 
@@ -43,11 +46,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Generated ids in the log of a branch, with the text that they (and a stop's leftover) stand for."""
+    """Generated ids in the log of a branch, with the text that they (and a stop's leftover) stand for. ``instead``:
+    they begin with the text of the id in front of them, which they replace (token healing)."""
 
     ids: tuple[int, ...]
     text: str
     leftover: str
+    instead: str = ""
 
 
 class TokenBranch:
@@ -107,25 +112,76 @@ class TokenBranch:
         """Ids that were generated or chosen elsewhere."""
         self.ids.extend(ids)
 
+    def _take_back(self) -> None:
+        """The last id was replaced."""
+        self.ids.pop()
+
     async def token_ids(self) -> Sequence[int]:
         return self.ids
 
     # ------------------------------------------------------------ generating
 
     async def generate(self, call: GenCall, keep: bool, on_delta: Callable[[Delta], None]) -> list[Outcome]:
+        new = bool(self._pending) and not self._pending[-1].special
         await self._encode()
-        keep = keep and self._backend.keeps
         if not self.ids:
             raise InvalidRequest("there is no text to generate from: append some text before the first gen")
+        self._blank = False
+        if not (call.heal and new and len(self.ids) > 1 and self._backend.begins_others(self.ids[-1])):
+            return await self._generate(call, keep, on_delta)
+        healing = healing_call(call, self._backend.decode(self.ids[-1:]))
+        if healing is None:
+            return await self._generate(call, keep, on_delta)
+        return await self._healed(*healing, keep, on_delta)
+
+    async def _healed(
+        self, call: GenCall, instead: str, keep: bool, on_delta: Callable[[Delta], None]
+    ) -> list[Outcome]:
+        """The last id is said anew; ``instead``, its text, is not shown again."""
+        last = self.ids.pop()
+        hidden = [len(instead)] * call.n
+
+        def arrived(delta: Delta) -> None:
+            cut = min(hidden[delta.choice], len(delta.text))
+            hidden[delta.choice] -= cut
+            if cut < len(delta.text) or delta.logprobs:
+                on_delta(Delta(delta.choice, delta.text[cut:], delta.logprobs))
+
+        try:
+            outcomes = await self._generate(call, keep, arrived)
+        except BaseException:
+            self.ids.append(last)
+            raise
+        made = self._log.pop()
+        assert isinstance(made, Made)
+        if made.text.startswith(instead):
+            self._log.append(replace(made, text=made.text[len(instead) :], instead=instead))
+        else:  # it ended inside the old token
+            self.close()
+            del self.ids[len(self.ids) - len(made.ids) :]
+            self.ids.append(last)
+            self._pending = []
+        return [replace(outcome, text=outcome.text[len(instead) :]) for outcome in outcomes]
+
+    async def _generate(self, call: GenCall, keep: bool, on_delta: Callable[[Delta], None]) -> list[Outcome]:
+        whole = bool(call.stop_regex)  # what an expression may cut off again is not shown
+        keep = keep and self._backend.keeps and not call.stop_regex
         parent, ids = self._cut(len(self.ids))
         stream = self._backend.generate(parent, ids, call, keep)
-        choices = [Choice(self.ids) for _ in range(call.n)]
-        self._blank = False
+        spell = self._backend.decode
+        choices = [
+            Choice(self.ids, RegexStop(call.stop_regex, lambda token: spell([token])) if call.stop_regex else None)
+            for _ in range(call.n)
+        ]
         try:
-            async for chunk in stream:
-                delta = choices[chunk.choice].add(chunk, self._backend)
-                if delta is not None:
-                    on_delta(delta)
+            async with contextlib.aclosing(stream.__aiter__()) as chunks:
+                async for chunk in chunks:
+                    delta = choices[chunk.choice].add(chunk, self._backend)
+                    if delta is not None and not whole:
+                        on_delta(delta)
+                    if whole and all(one.end is not None for one in choices) and any(one.matched for one in choices):
+                        stream.cancel()
+                        break
         except BaseException:
             stream.cancel()
             raise
@@ -133,6 +189,9 @@ class TokenBranch:
         for index in range(1, call.n if keep else 0):
             self._backend.release(stream.branch(index))
         self._go_on(choices[0], outcomes[0], Held(self._backend, stream.branch(0)) if keep else None)
+        if whole:
+            for index, choice in enumerate(choices):
+                on_delta(choice.whole(index))
         return outcomes
 
     def _cut(self, at: int) -> tuple[Cut | None, Sequence[int]]:
@@ -150,8 +209,8 @@ class TokenBranch:
             raise GenerationFailed("the generation ended without a result")
         if end.reason in ("error", "cancelled"):
             raise GenerationFailed(end.message or f"the generation ended with {end.reason!r}")
-        stop: str | int | None = None
-        if end.stop is not None:
+        stop: str | int | None = choice.matched
+        if end.stop is not None and stop is None:
             which = end.stop.which
             stop = call.stop[which] if which >= 0 else call.stop_token_ids[-1 - which]
         ids = choice.ids if end.stop is None else choice.ids[: end.stop.at - len(self.ids)]
@@ -247,6 +306,8 @@ class TokenBranch:
                 texts.append(item.text)
             else:
                 await self._encode()
+                if item.instead:
+                    self._take_back()
                 self._extend(item.ids)
                 self._log.append(item)
                 texts.append(item.text)

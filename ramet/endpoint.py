@@ -7,7 +7,7 @@ server's prefix cache makes up for what is sent again.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -92,9 +92,10 @@ class EndpointStream:
     def cancel(self) -> None:
         return  # the connection is closed with the iteration
 
-    async def __aiter__(self) -> AsyncIterator[TokenChunk]:
+    async def __aiter__(self) -> AsyncGenerator[TokenChunk, None]:
         prompt_news: Line | None = None
         held: TokenChunk | None = None
+        cached = 0
         async with self._http.request("POST", "/v1/remote/generate", self._body) as (head, pieces):
             if head.status != 200:
                 raise error_of(head, b"".join([piece async for piece in pieces]))
@@ -105,6 +106,7 @@ class EndpointStream:
                 if line.done:
                     prompt_news = line
                 elif line.chunk is not None:
+                    cached = max(cached, line.cached)
                     chunk = line.chunk
                     end = chunk.finish
                     shown = TokenChunk(
@@ -115,6 +117,7 @@ class EndpointStream:
                         chunk.logprobs,
                         None,
                         None if end is None else End(end.reason, end.usage, end.stop, end.message),
+                        cached,
                     )
                     if end is not None and chunk.choice == 0:
                         held = shown  # the prompt's log-probabilities come with the last line

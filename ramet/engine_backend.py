@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
 from ramet.frontend_lang.backend import Branch, BranchKey, Cut, End, GenCall, TokenChunk
@@ -118,7 +118,7 @@ class EngineStream:
     def cancel(self) -> None:
         self._generation.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[TokenChunk]:
+    async def __aiter__(self) -> AsyncGenerator[TokenChunk, None]:
         async for chunk in self._generation:
             finish = chunk.finish
             prompt: tuple[int, Sequence[TokenLogprob]] | None = None
@@ -133,4 +133,5 @@ class EngineStream:
                 chunk.logprobs,
                 prompt,
                 None if finish is None else End(finish.reason, finish.usage, finish.stop, finish.message),
+                self._generation.cached_tokens,
             )

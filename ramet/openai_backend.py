@@ -245,6 +245,8 @@ class OpenAIBranch:
             extra["ignore_eos"] = True
         if call.stop_token_ids:
             extra["stop_token_ids"] = list(call.stop_token_ids)
+        if call.stop_regex:
+            raise InvalidRequest("OpenAI's API has no stop_regex: use stop= (strings)")
         if call.logprobs >= 0 or call.prompt_logprobs_from >= 0:
             raise InvalidRequest(
                 "log-probabilities by ids are not given by OpenAI's API: use Engine or RuntimeEndpoint"

@@ -23,6 +23,7 @@ class TextSide:
     def __init__(self, tokenizer: Tokenizer, meta: ModelMeta) -> None:
         self.tokenizer = tokenizer
         self.meta = meta
+        self._beginnings: dict[int, bool] = {}
         special = sorted(tokenizer.special_tokens, key=len, reverse=True)
         self._special = re.compile(f"({'|'.join(map(re.escape, special))})") if special else None
 
@@ -93,6 +94,14 @@ class TextSide:
         if not spelled and token in self.tokenizer.special_ids:
             return str(self.tokenizer.hf.id_to_token(token) or "")
         return spelled.decode("utf-8", "replace")
+
+    def begins_others(self, token: int) -> bool:
+        if token not in self._beginnings:
+            spelled, table = self.tokenizer.token_bytes(token), self.tokenizer.token_table
+            self._beginnings[token] = bool(spelled) and any(
+                len(other) > len(spelled) and other.startswith(spelled) for other in table
+            )
+        return self._beginnings[token]
 
     def start_ids(self) -> list[int]:
         """What stands between documents in training: <|endoftext|>, or the begin token, or an end token."""

@@ -39,10 +39,11 @@ class TokenizerReply(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a generation's answer: news, or its end. ``prompt_from``, ``prompt``: log-probabilities of the
-    prompt's ids from that index on."""
+    """One line of a generation's answer: news (``cached``: tokens of the prompt), or its end. ``prompt_from``,
+    ``prompt``: log-probabilities of the prompt's ids from that index on."""
 
     chunk: Chunk | None = None
+    cached: int = 0
     done: bool = False
     prompt_from: int = 0
     prompt: list[TokenLogprob] = []
@@ -122,7 +123,7 @@ def _own(asked: GenerateRequest, tenant: str) -> GenerateRequest:
 async def _lines(generation: Generation, json: msgspec.json.Encoder, *, with_prompt: bool) -> AsyncIterator[bytes]:
     try:
         while chunks := await generation.batch():
-            yield b"".join(json.encode(Line(chunk)) + b"\n" for chunk in chunks)
+            yield b"".join(json.encode(Line(chunk, generation.cached_tokens)) + b"\n" for chunk in chunks)
         if with_prompt:
             first = (await generation.result())[0]
             yield (
