@@ -21,6 +21,7 @@ from ramet.runtime.frontend.client import Client
 from ramet.runtime.frontend.http import create_app
 from ramet.runtime.protocol import messages as m
 from ramet.runtime.protocol.errors import InvalidConstraint, UnsupportedConstraint
+from ramet.runtime.protocol.ids import unpack_ids
 from ramet.runtime.store import SamplingMeta
 
 TEMPLATE = (
@@ -329,6 +330,20 @@ def test_request_ids_and_keys(tmp_path: Path) -> None:
                 assert namespace.salt == "s"
                 tenants.add(namespace.tenant)
             assert len(tenants) == 2 and "" not in tenants
+
+    run(body)
+
+
+def test_documents_reach_the_template(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with http(tmp_path) as it:
+            it.app.state.server.meta.chat_template = (
+                TEMPLATE + "{% for d in documents or [] %}[{{ d.text }}]{% endfor %}"
+            )
+            fields = chat(documents=[{"text": "one"}, {"text": "two"}])
+            assert (await it.web.post("/v1/chat/completions", json=fields)).status_code == 200
+            assert bytes(unpack_ids(it.scheduler.got(m.Submit)[-1].ids)).endswith(b"[one][two]")
+            assert (await it.web.post("/v1/chat/completions", json=chat())).status_code == 200
 
     run(body)
 

@@ -177,11 +177,10 @@ class ChatTemplate:
             return self._template.render(
                 messages=messages,
                 tools=tools or None,
-                documents=None,
                 add_generation_prompt=add_generation_prompt,
                 bos_token=self._meta.bos_token,
                 eos_token=self._meta.eos_token,
-                **variables,
+                **{"documents": None, **variables},
             )
         except (TemplateError, _Refused) as error:
             raise InvalidRequest(

@@ -11,7 +11,7 @@ from ramet.runtime.protocol.errors import GenerationFailed, RequestTimeout
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .chat import chat_ids
+from .chat_call import chat_ids
 from .errors import bad_request
 from .fields import DetokenizeBody, TokenizeBody, parse
 from .metrics import CONTENT_TYPE
