@@ -25,6 +25,8 @@ from .metrics import Metrics
 from .middleware import Frame
 from .own import add_own_routes
 from .remote import add_remote_routes
+from .responses import responses
+from .responses_input import ResponsesBody
 from .routes import body_of, json_response, tenant_of
 from .server import Server
 
@@ -97,6 +99,11 @@ def _openai_routes(app: FastAPI, server: Server) -> None:
     async def complete(request: Request) -> Response:
         """The text that follows a prompt."""
         return await completions(server, request, tenant_of(request))
+
+    @app.post("/v1/responses", openapi_extra=body_of(ResponsesBody))
+    async def respond(request: Request) -> Response:
+        """OpenAI's newer API, without a memory: the whole conversation comes with each request."""
+        return await responses(server, request, tenant_of(request))
 
     def entry(name: str) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ from .server import Server, read_body
 
 _NO_VECTORS = "this server generates text and has no embedding or ranking models"
 _NO_MEDIA = "this server knows text alone, no sound and no images"
-_NO_STATE = "conversations are not stored: send them whole to /v1/chat/completions (equal beginnings are cached)"
+_NO_STATE = "nothing is stored here: send whole conversations (equal beginnings are cached)"
 _NO_ADAPTERS = "adapters cannot be loaded: serve the merged model"
 _ABSENT: Mapping[str, str] = {
     "/v1/embeddings": _NO_VECTORS,
@@ -29,7 +29,9 @@ _ABSENT: Mapping[str, str] = {
     "/v1/audio/speech": _NO_MEDIA,
     "/v1/images/generations": _NO_MEDIA,
     "/v1/moderations": "there is no moderation model here",
-    "/v1/responses": _NO_STATE,
+    "/v1/responses/{id}": _NO_STATE,
+    "/v1/responses/{id}/cancel": _NO_STATE,
+    "/v1/conversations": _NO_STATE,
     "/v1/messages": "this is not Anthropic's API: use /v1/chat/completions",
     "/v1/files": _NO_STATE,
     "/v1/batches": "run many records by `ramet extract` or `ramet run`, or send them all at once",

@@ -209,6 +209,11 @@ def parse(kind: type[T], raw: bytes) -> T:
         raise bad_request(f"the body is not valid JSON: {error}", None, "invalid_json") from None
     if not isinstance(data, dict):
         raise bad_request("the body must be a JSON object", None, "invalid_json")
+    return validated(kind, data)
+
+
+def validated(kind: type[T], data: dict[str, Any]) -> T:
+    """Raises HttpError (400) naming the first field that is not of its type."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
