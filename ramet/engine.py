@@ -20,6 +20,7 @@ import msgspec
 
 from ramet.frontend_lang.loop import LoopThread
 from ramet.runtime.protocol.config import SchedulerConfig, WorkerConfig
+from ramet.runtime.protocol.errors import RametError
 
 if TYPE_CHECKING:
     from ramet.engine_backend import EngineBackend
@@ -62,9 +63,11 @@ class Engine:
         try:
             self._loop.wait(self._session.__aenter__())
             self.backend = _make_backend(self._loop, self._session)
-        except BaseException:
+        except BaseException as error:
             self._closed = True
             self._loop.close()
+            if isinstance(error, RametError):  # its message says it all: where in here it came up is of no use
+                raise error.with_traceback(None) from None
             raise
         _open_engines.add(self)
 

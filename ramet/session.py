@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ramet.runtime.frontend.blocking import off_loop
 from ramet.runtime.protocol.config import RuntimeConfig, SchedulerConfig, WorkerConfig
+from ramet.runtime.protocol.errors import RametError
 
 if TYPE_CHECKING:
     from ramet.runtime.frontend.chat import ChatTemplate
@@ -139,8 +140,10 @@ class BackgroundSession:
         self._thread.start()
         try:
             self.submit(self.session.__aenter__()).result()
-        except BaseException:
+        except BaseException as error:
             self._end()
+            if isinstance(error, RametError):  # its message says it all: where in here it came up is of no use
+                raise error.with_traceback(None) from None
             raise
         return self
 

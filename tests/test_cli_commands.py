@@ -62,12 +62,6 @@ def test_a_taken_port_is_named_before_anything_is_loaded() -> None:
             _listen("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("port", [-1, 70000])
-def test_an_impossible_port_is_refused(port: int) -> None:
-    with pytest.raises(InvalidRequest, match="--port"):
-        _listen("127.0.0.1", port)
-
-
 def test_doctor_names_each_lack_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)
@@ -176,3 +170,18 @@ def test_a_running_server_is_watched_and_its_tree_drawn(model_dir: Path, capsys:
     finally:
         server.terminate()
         assert server.wait(30) in (0, -15)
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_what_is_no_port_is_refused_with_what_is(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--port", port])
+    assert f"{port} is no port: give 0 (any free one) to 65535" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_one_error_and_not_a_tour_of_the_library() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "import ramet\nramet.Engine('no-such-model')"], capture_output=True, text=True
+    )
+    assert found.stderr.count("  File ") == 2, found.stderr
+    assert "ModelNotFound: there is no model 'no-such-model'. Known are" in found.stderr.splitlines()[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -142,3 +143,30 @@ def test_programs_are_named_by_file_and_function(tmp_path: Path) -> None:
     for wrong in (f"{path}:goodbye", str(path), f"{tmp_path}/absent.py:hello"):
         with pytest.raises(InvalidRequest, match=r"hello|file\.py:function|is not there"):
             load_program(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"), [("3", 3, "exit code 3"), ("'no'", 1, "no"), ("", 0, ""), ("0", 0, "")]
+)
+def test_a_program_that_exits_ends_the_job_with_its_code(
+    given: str,
+    code: int,
+    said: str,
+    backend: FakeBackend,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program, lines = tmp_path / "leaves.py", tmp_path / "in.jsonl"
+    program.write_text(
+        "import sys\nimport ramet as rt\n\n@rt.function\ndef f(s, question):\n    s += question\n"
+        f"    if question == 'go':\n        sys.exit({given})\n    return 'stayed'\n"
+    )
+    lines.write_text('{"question": "stay"}\n{"question": "go"}\n')
+    monkeypatch.setattr("ramet.cli.run._engine", lambda options: contextlib.nullcontext(backend))
+    output = tmp_path / "out.jsonl"
+    command = ["run", f"{program}:f", "--input", str(lines), "--output", str(output), "--parallel", "1"]
+    assert main(command) == code
+    error = capsys.readouterr().err
+    assert (f"{program}:8" in error) == bool(code) and said in error
+    assert [json.loads(line)["value"] for line in output.read_text().splitlines()] == ["stayed"]

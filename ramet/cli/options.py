@@ -32,6 +32,14 @@ def block_size(text: str) -> int:
     return value
 
 
+def port(text: str) -> int:
+    """argparse type: a TCP port."""
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: give 0 (any free one) to 65535")
+    return value
+
+
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",

@@ -52,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     with _engine(session_options(arguments)) as engine, output.open("wb") as out:
         started = time.monotonic()
         traced: list[State[Any]] | None = None if arguments.trace is None else []
-        totals = run_lines(program, lines, out, engine, arguments.parallel or "auto", traced)
+        try:
+            totals = run_lines(program, lines, out, engine, arguments.parallel or "auto", traced)
+        except SystemExit as exit:
+            return _ended(exit, output)
         seconds = time.monotonic() - started
     if traced is not None:
         from ramet.frontend_lang import write_trace
@@ -63,6 +66,16 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{totals.records - totals.valid} records failed: their lines say why ({output})", file=sys.stderr)
     print(totals.closing_line(seconds))
     return 0 if totals.valid == totals.records else 1
+
+
+def _ended(exit: SystemExit, output: Path) -> int:
+    """The program called ``sys.exit``: the job ends with its code, and says so where that is an error."""
+    code = exit.code if isinstance(exit.code, int) else 0 if exit.code is None else 1
+    if code:
+        said = "" if isinstance(exit.code, int) else f": {exit.code}"
+        print(f"ramet: the program ended the job with exit code {code}{_place(exit)}{said}", file=sys.stderr)
+        print(f"ramet: the records before that are in {output}", file=sys.stderr)
+    return code
 
 
 def run_lines(
@@ -187,10 +200,14 @@ def _said(error: BaseException) -> str:
 
     if isinstance(error, RametError):
         return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """The line of the program that raised it."""
     lines = traceback.extract_tb(error.__traceback__)
     own = [line for line in lines if Path(line.filename).parent.name != "frontend_lang"]
-    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def _plain(state: State[Any]) -> object:

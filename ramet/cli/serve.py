@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ramet import __version__
-from ramet.cli.options import add_model_option, add_runtime_options, positive, session_options
+from ramet.cli.options import add_model_option, add_runtime_options, port, positive, session_options
 from ramet.runtime.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000; 0: any free one)")
+    parser.add_argument("--port", type=port, default=8000, help="port to listen on (8000; 0: any free one)")
     parser.add_argument(
         "--api-key",
         action="append",
@@ -89,7 +89,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
         raise InvalidRequest(
             f"port {port} of {host} cannot be used ({error}): stop what listens there, or give another --port",
