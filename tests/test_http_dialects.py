@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -227,3 +229,119 @@ def test_a_character_that_no_token_spells_is_named(live: Live) -> None:
         error = live.post(path, 400, **fields)["error"]
         assert error["code"] == "character_not_in_vocabulary" and re.search(r"U\+00(04|1D)", error["message"])
         assert param is None or error["param"] == param
+
+
+# ---------------------------------------------------------------- TGI
+
+
+def tgi(live: Live, path: str = "/generate", status: int = 200, **parameters: Any) -> Any:
+    reply = live.web.post(path, json={"inputs": "The colours are", "parameters": {"max_new_tokens": 8, **parameters}})
+    assert reply.status_code == status, reply.text
+    return reply.json()
+
+
+def test_generate_in_tgis_shape(live: Live) -> None:
+    plain = live.complete("The colours are", max_tokens=8, return_token_ids=True)["choices"][0]
+    assert tgi(live) == {"generated_text": plain["text"]}  # greedy unless something says otherwise
+    assert tgi(live, "/") == [{"generated_text": plain["text"]}]
+    whole = tgi(live, details=True, decoder_input_details=True, top_n_tokens=2, return_full_text=True)
+    assert whole["generated_text"] == "The colours are" + plain["text"]
+    details = whole["details"]
+    assert (details["finish_reason"], details["generated_tokens"]) == ("length", 8)
+    assert [one["id"] for one in details["tokens"]] == plain["token_ids"]
+    assert [len(one) for one in details["top_tokens"]] == [2] * 8
+    assert [one["logprob"] is None for one in details["prefill"]] == [True, False, False]
+    assert tgi(live, do_sample=True, seed=3, temperature=1.5) == tgi(live, do_sample=True, seed=3, temperature=1.5)
+
+
+def test_grammars_and_stops_in_tgis_shape(live: Live) -> None:
+    value = tgi(live, grammar={"type": "json", "value": SCHEMA}, max_new_tokens=20)["generated_text"]
+    assert set(json.loads(value)) == {"z"}
+    text = tgi(live, grammar={"type": "regex", "value": "abcdefgh"}, stop=["def"], details=True)
+    assert text["generated_text"] == "abcdef" and text["details"]["finish_reason"] == "stop_sequence"
+    assert tgi(live, status=400, grammar={"type": "regex"})["error"]["param"] == "parameters.grammar"
+    assert tgi(live, status=400, typical_p=0.5)["error"]["param"] == "typical_p"
+    assert live.web.get("/info").json()["max_total_tokens"] == live.context
+
+
+@pytest.mark.parametrize("stop", [[], ["zzz"]])
+def test_a_stream_in_tgis_shape(live: Live, stop: list[str]) -> None:
+    fields = {"inputs": "Write: 歪🙂", "parameters": {"max_new_tokens": 12, "stop": stop}}
+    whole = live.web.post("/generate", json=fields).json()["generated_text"]
+    with live.web.stream("POST", "/generate_stream", json=fields) as reply:
+        events = [json.loads(line[6:]) for line in reply.iter_lines() if line]
+    assert "".join(event["token"]["text"] for event in events) == whole == events[-1]["generated_text"]
+    assert [event["index"] for event in events] == list(range(1, len(events) + 1))
+    assert events[-1]["details"]["generated_tokens"] == 12
+    assert all(event["generated_text"] is None for event in events[:-1])
+
+
+# ---------------------------------------------------------------- llama.cpp
+
+
+def completion(live: Live, status: int = 200, **fields: Any) -> Any:
+    body = {"prompt": "The colours are", "n_predict": 8, "temperature": 0, **fields}
+    reply = live.web.post("/completion", json=body)
+    assert reply.status_code == status, reply.text
+    return reply.json()
+
+
+def test_completion_in_llama_cpps_shape(live: Live) -> None:
+    plain = live.complete("The colours are", max_tokens=8, return_token_ids=True)["choices"][0]
+    answer = completion(live, n_probs=2, return_tokens=True)
+    assert answer["content"] == plain["text"] and answer["tokens"] == plain["token_ids"]
+    assert (answer["stop"], answer["stop_type"], answer["tokens_predicted"]) == (True, "limit", 8)
+    assert [one["id"] for one in answer["completion_probabilities"]] == plain["token_ids"]
+    assert all(len(one["top_logprobs"]) == 2 for one in answer["completion_probabilities"])
+    assert answer["timings"]["predicted_ms"] > 0 and answer["timings"]["prompt_ms"] > 0
+    settings = completion(live, temperature=None)["generation_settings"]
+    assert (settings["temperature"], settings["top_k"], settings["min_p"]) == (0.8, 40, 0.05)
+
+
+def test_constraints_biases_and_stops_in_llama_cpps_shape(live: Live) -> None:
+    assert set(json.loads(completion(live, json_schema=SCHEMA, n_predict=20)["content"])) == {"z"}
+    ended = completion(live, grammar='root ::= "abcdefgh"', stop=["def"], n_predict=20)
+    assert (ended["content"], ended["stop_type"], ended["stopping_word"]) == ("abc", "word", "def")
+    assert completion(live, grammar='root ::= "a" | "b"', logit_bias=[["b", 50]])["content"] == "b"
+    assert completion(live, grammar='root ::= "a" | "b"', logit_bias=[["b", 50], ["b", False]])["content"] == "a"
+    assert completion(live, status=400, logit_bias=[3])["error"]["param"] == "logit_bias"
+    assert completion(live, status=400, mirostat=1)["error"]["param"] == "mirostat"
+
+
+def test_a_stream_in_llama_cpps_shape(live: Live) -> None:
+    whole = completion(live, stop=["zzz"])
+    body = {"prompt": "The colours are", "n_predict": 8, "temperature": 0, "stop": ["zzz"], "stream": True}
+    with live.web.stream("POST", "/completion", json=body) as reply:
+        events = [json.loads(line[6:]) for line in reply.iter_lines() if line]
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1]["tokens_predicted"] == 8
+
+
+def test_what_llama_cpps_clients_ask_for_beside(live: Live) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    text = live.web.post("/apply-template", json={"messages": messages}).json()["prompt"]
+    ids = live.post("/tokenize", content=text, special=True)["tokens"]
+    assert ids == live.post("/tokenize", messages=messages)["tokens"]
+    assert live.web.get("/props").json()["default_generation_settings"]["n_ctx"] == live.context
+
+
+# ---------------------------------------------------------------- SGLang
+
+
+def test_requests_are_aborted_by_their_whole_name(live: Live) -> None:
+    params = {"max_new_tokens": 1500, "ignore_eos": True}
+    with ThreadPoolExecutor() as pool:
+        sent = {
+            rid: pool.submit(live.web.post, "/generate", json={"text": "Count:", "rid": rid, "sampling_params": params})
+            for rid in ("req-1", "req-10")
+        }
+        until = time.monotonic() + 20
+        while live.stats()["requests"]["running"] < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert live.post("/abort_request", rid="req-1") == {"status": "ok"}
+        assert sent["req-1"].result(20).json()["error"]["code"] == "cancelled"
+        assert not sent["req-10"].done()
+        live.post("/abort_request", abort_all=True)
+        assert sent["req-10"].result(20).status_code == 503
+    live.check_blocks()

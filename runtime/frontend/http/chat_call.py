@@ -104,12 +104,17 @@ async def _constraint(server: Server, tools: ToolPlan, asked: Asked | None) -> t
     return tools.spec, "tools"
 
 
-def chat_ids(server: Server, body: ChatBody | TokenizeBody, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
-    """Ids of the conversation. ``continue_final_message``: the last message stays open and is written on."""
-    messages = [
+def messages_of(body: ChatBody | TokenizeBody) -> list[dict[str, Any]]:
+    """As the template takes them."""
+    return [
         {**(message.model_extra or {}), "role": message.role, "content": message.content}
         for message in body.messages or ()
     ]
+
+
+def chat_ids(server: Server, body: ChatBody | TokenizeBody, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
+    """Ids of the conversation. ``continue_final_message``: the last message stays open and is written on."""
+    messages = messages_of(body)
     continues = bool(body.continue_final_message)
     prompted = body.add_generation_prompt
     try:

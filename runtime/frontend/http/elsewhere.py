@@ -9,8 +9,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from .errors import HttpError
-from .routes import json_response
+from .fields import TokenizeBody, parse
+from .llamacpp import LlamaCppBody, llamacpp_completion, llamacpp_props
+from .routes import body_of, json_response, tenant_of
 from .server import Server, read_body
+from .tgi import TgiBody, tgi_generate, tgi_info
 
 _NO_VECTORS = "this server generates text and has no embedding or ranking models"
 _NO_MEDIA = "this server knows text alone, no sound and no images"
@@ -48,6 +51,38 @@ def add_elsewhere(app: FastAPI, server: Server) -> None:
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
         return RedirectResponse("/dashboard")
+
+    @app.post("/", include_in_schema=False)
+    async def tgi_root(request: Request) -> Response:
+        return await tgi_generate(server, request, await read_body(request), tenant_of(request), stream=None)
+
+    @app.post("/generate_stream", openapi_extra=body_of(TgiBody))
+    async def tgi_stream(request: Request) -> Response:
+        """TGI's stream: an event per token."""
+        return await tgi_generate(server, request, await read_body(request), tenant_of(request), stream=True)
+
+    @app.get("/info", include_in_schema=False)
+    async def info() -> Response:
+        return json_response(tgi_info(server, app.version))
+
+    @app.post("/completions", include_in_schema=False)
+    @app.post("/completion", openapi_extra=body_of(LlamaCppBody))
+    async def completion(request: Request) -> Response:
+        """llama.cpp's own endpoint."""
+        return await llamacpp_completion(server, request, tenant_of(request))
+
+    @app.get("/props", include_in_schema=False)
+    async def props() -> Response:
+        return json_response(llamacpp_props(server))
+
+    @app.post("/apply-template", include_in_schema=False)
+    async def apply_template(request: Request) -> Response:
+        """The text of a conversation."""
+        body = parse(TokenizeBody, await read_body(request))
+        messages = [
+            {**(one.model_extra or {}), "role": one.role, "content": one.content} for one in body.messages or ()
+        ]
+        return json_response({"prompt": server.template.render(messages)})
 
     @app.get("/ping", include_in_schema=False)
     @app.post("/ping", include_in_schema=False)

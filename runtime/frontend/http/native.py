@@ -59,6 +59,13 @@ class GenerateBody(Body):
     priority: int | None = None
 
 
+class AbortBody(Body):
+    """``rid``: exactly the id that a request was given."""
+
+    rid: str | None = None
+    abort_all: bool | None = None
+
+
 @dataclass
 class _Choice:
     """What one choice has come to."""
@@ -84,8 +91,10 @@ class NativeCall:
     began: float
 
     def cancel(self) -> None:
-        for generation in self.generations:
-            generation.cancel()
+        """Whatever still runs; nobody can abort it by name any more."""
+        for choice in self.choices:
+            choice.generation.cancel()
+            self.server.named.discard((choice.rid, choice.generation))
 
     def take(self, at: int, chunk: Chunk) -> int:
         """Book news of prompt ``at``; the number of the choice."""
@@ -177,6 +186,7 @@ def _start(server: Server, body: GenerateBody, params: SamplingParams, tenant: s
         for prompt, generation in zip(prompts, generations, strict=True)
         for _ in range(n)
     ]
+    server.named.update((choice.rid, choice.generation) for choice in choices)
     single = isinstance(given, str) or isinstance(given[0], int)
     return NativeCall(server, body, generations, choices, n, single, time.perf_counter())
 

@@ -15,9 +15,10 @@ from .chat_call import chat_ids
 from .errors import bad_request
 from .fields import DetokenizeBody, TokenizeBody, parse
 from .metrics import CONTENT_TYPE
-from .native import GenerateBody, generate
+from .native import AbortBody, GenerateBody, generate
 from .routes import body_of, json_response, tenant_of
 from .server import Server, read_body
+from .tgi import has_inputs, tgi_generate
 
 
 def add_own_routes(app: FastAPI, server: Server) -> None:
@@ -129,8 +130,20 @@ def _piece(data: bytes, name: str) -> str | list[int]:
 def _native(app: FastAPI, server: Server) -> None:
     @app.post("/generate", openapi_extra=body_of(GenerateBody))
     async def native(request: Request) -> Response:
-        """The text that follows a prompt, in SGLang's shape; streamed text is cumulative."""
+        """The text that follows ``text`` (in SGLang's shape; streamed text is cumulative) or ``inputs`` (in TGI's)."""
+        raw = await read_body(request)
+        if has_inputs(raw):
+            return await tgi_generate(server, request, raw, tenant_of(request), stream=False)
         return await generate(server, request, tenant_of(request))
+
+    @app.post("/abort_request", openapi_extra=body_of(AbortBody))
+    async def abort(request: Request) -> Response:
+        """Ends requests of ``/generate`` by their ``rid``, or all of them."""
+        body = parse(AbortBody, await read_body(request))
+        for rid, generation in list(server.named):
+            if body.abort_all or rid == body.rid:
+                generation.cancel()
+        return json_response({"status": "ok"})
 
     @app.get("/get_model_info", include_in_schema=False)
     @app.get("/model_info")

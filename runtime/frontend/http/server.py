@@ -41,6 +41,8 @@ class Server:
     metrics: Metrics
     defaults: Mapping[str, float | int] = field(default_factory=dict)
     """Sampling fields where a request gives none."""
+    named: set[tuple[str, Generation]] = field(default_factory=set)
+    """Running requests that may be aborted by the id that their callers gave them."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
