@@ -35,6 +35,8 @@ class Grammar:
         self._strings: dict[Lang, str] = {}
         self._numbers: dict[Lang, str] = {}
         self._constants: set[str] = set()
+        self._spelt: set[tuple[Lang, bool]] = set()
+        self._heads: dict[str, tuple[str, str]] = {}
         self._size = 0
         self._count = 0
 
@@ -106,6 +108,19 @@ class Grammar:
         key = body if body == CHARS else self.terminal(body)
         return self.terminal(f'"\\"" {key} "\\":"'), self.terminal(f'",\\"" {key} "\\":"')
 
+    def named_key(self, key: str) -> tuple[str, str]:
+        """What stands for a key with its colon, without and with a comma in front."""
+        found = self._heads.get(key)
+        if found is None:
+            text = f'"{key}"' if key.isalnum() and key.isascii() else json.dumps(key, ensure_ascii=False)
+            if self.flexible:
+                head = f"{self.literal(text)} {self.literal(':')}"
+                found = head, f'"," {head}'
+            else:
+                found = self.literal(f"{text}:"), self.literal(f",{text}:")
+            self._heads[key] = found
+        return found
+
     def literal(self, text: str) -> str:
         """A literal of the grammar for exactly this text."""
         if text.isascii() and text.isprintable() and "\\" not in text:
@@ -130,6 +145,9 @@ class Grammar:
 
     def _spell(self, lang: Lang, *, quoted: bool = False) -> None:
         """Note what the language may demand. ``quoted``: control characters are written as escapes."""
+        if (lang, quoted) in self._spelt:
+            return
+        self._spelt.add((lang, quoted))
         if isinstance(lang, Texts):
             if not self._constants.isdisjoint(lang.texts):
                 raise UnsupportedConstraint(
@@ -155,9 +173,12 @@ class Grammar:
             self._rules["any"] = "any"
             head, comma_head = self.keys(ANY)
             array = '"[" (any ("," any)*)? "]"'
-            scalars = f'{self.string(ANY)} | {self.number(NUMBER)} | "true" | "false" | "null"'
-            self.define("any", f'{scalars} | "{{" ({head} any ({comma_head} any)*)? "}}" | {array}')
+            self.define("any", f'{self.scalar()} | "{{" ({head} any ({comma_head} any)*)? "}}" | {array}')
         return "any"
+
+    def scalar(self) -> str:
+        """The rule of every value that is neither array nor object."""
+        return self.rule(f'{self.string(ANY)} | {self.number(NUMBER)} | "true" | "false" | "null"', "s")
 
     def finish(self, start: str) -> str:
         """The whole text."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ramet.runtime.constrain.strings.chars import CharSet
-from ramet.runtime.constrain.strings.lang import NOTHING, Lang, Texts, derive, plain
+from ramet.runtime.constrain.strings.lang import NOTHING, Lang, Texts, derive
 from ramet.runtime.constrain.strings.walk import first_sets, representatives
 from ramet.runtime.protocol.messages import ConstraintSpec
 
@@ -25,7 +25,7 @@ Lane = Literal["engine", "table"]
 
 def lane_of(spec: ConstraintSpec, lang: Lang | None) -> Lane:
     """``lang``: the texts of the specification, where it is a choice or a regex."""
-    if spec.kind not in ("choice", "regex") or lang is None or not plain(lang):
+    if spec.kind not in ("choice", "regex") or lang is None or not lang.plain:
         return "engine"
     if isinstance(lang, Texts) and sum(map(len, lang.texts)) > CHARACTERS:
         return "engine"

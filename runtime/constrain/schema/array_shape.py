@@ -46,6 +46,12 @@ class ArrayShape:
     tallies: list[Tally]
     unique: Node | None
 
+    @property
+    def identity(self) -> object:
+        """The same for arrays that are written alike."""
+        prefix, unique = tuple(map(tuple, self.prefix)), self.unique and self.unique.index
+        return prefix, tuple(self.rest), self.low, self.high, tuple(self.tallies), unique
+
     def children(self) -> Iterator[Conjunction]:
         for moves in (*self.prefix, self.rest):
             for move in moves:

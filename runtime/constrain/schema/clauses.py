@@ -27,15 +27,25 @@ def _tautology(clause: Clause) -> bool:
 def _reduced(clauses: Iterable[Clause]) -> list[Clause]:
     """Without tautologies and clauses that another one implies."""
     kept: list[Clause] = []
+    units: set[tuple[str, bool]] = set()
+    longer: list[Clause] = []
     for clause in sorted(set(clauses), key=len):
-        if not _tautology(clause) and not any(other <= clause for other in kept):
-            kept.append(clause)
+        if len(clause) == 1:
+            units |= clause
+        elif _tautology(clause) or not units.isdisjoint(clause) or any(other <= clause for other in longer):
+            continue
+        else:
+            longer.append(clause)
+        kept.append(clause)
     return kept
 
 
 def close(clauses: Iterable[Clause]) -> list[Clause] | None:
     """All that follows from the clauses by resolution, subsumed ones left out; None if they contradict each other."""
     kept = _reduced(clauses)
+    units = {next(iter(clause)) for clause in kept if len(clause) == 1}
+    if len(units) == len(kept):
+        return None if any((key, not sign) in units for key, sign in units) else kept
     while True:
         fresh: set[Clause] = set()
         for index, left in enumerate(kept):

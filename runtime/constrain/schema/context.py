@@ -15,6 +15,9 @@ from ramet.runtime.protocol.errors import ConstraintTooComplex, UnsupportedConst
 Conjunction = tuple[Literal, ...]
 QUICK_STATES = 60
 
+NOT_SAID = -1
+"""Stands for a literal that every value satisfies."""
+
 Kinds = int
 """A set of JSON types."""
 NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT = (1 << bit for bit in range(6))
@@ -57,7 +60,7 @@ class Context:
         self.search = Search()
         self.free: Literal = positive(graph.synthetic({}, graph.root))
         """A literal that every value satisfies."""
-        self.branches: Callable[[Sequence[Literal], Kinds], bool] = lambda lits, kind: True
+        self.branches: Callable[[Sequence[Literal], Kinds], bool] | None = None
         """Whether some array or object satisfies all literals (set by ``values``, which knows the branches)."""
         self._constants: dict[Json, Literal] = {}
         self._possible: dict[Conjunction, bool] = {}
@@ -65,6 +68,7 @@ class Context:
         self._by_content: dict[object, int] = {}
         self._pairs: dict[tuple[int, int, Kinds], bool] = {}
         self._kinds: dict[Literal, Kinds] = {}
+        self._targets: dict[Literal, Literal] = {}
         self._scopes = 0
 
     def new_scope(self) -> int:
@@ -80,10 +84,14 @@ class Context:
         """Without repetitions and schemas that say nothing; a mere reference is replaced by its target."""
         found: dict[Literal, None] = {}
         for lit in lits:
-            lit = self._target(lit)
-            node = self.graph.by_index[lit >> 1]
-            if not (self.is_true(node) and not lit & 1):
-                found[lit] = None
+            target = self._targets.get(lit)
+            if target is None:
+                target = self._target(lit)
+                if not target & 1 and self.is_true(self.graph.by_index[target >> 1]):
+                    target = NOT_SAID
+                self._targets[lit] = target
+            if target != NOT_SAID:
+                found[target] = None
         return tuple(found)
 
     def first(self, lit: Literal) -> Literal:
@@ -250,7 +258,7 @@ class Context:
         if found is None:
             self._pairs[key] = False  # while it is being worked out: not proved
             try:
-                found = not self.branches([positive(left), positive(right)], kind)
+                found = self.branches is not None and not self.branches([positive(left), positive(right)], kind)
             except (ConstraintTooComplex, UnsupportedConstraint):
                 found = False
             self._pairs[key] = found

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from ramet.runtime.constrain.grammar import Grammar
+from ramet.runtime.constrain.numbers import NUMBER
 from ramet.runtime.constrain.schema.array_shape import ArrayShape
 from ramet.runtime.constrain.schema.context import Conjunction
 from ramet.runtime.constrain.schema.emit_array import write_array
 from ramet.runtime.constrain.schema.emit_object import Order, write_object
 from ramet.runtime.constrain.schema.object_shape import ObjectShape
 from ramet.runtime.constrain.schema.values import Value, Values
-from ramet.runtime.constrain.strings.lang import NOTHING
+from ramet.runtime.constrain.strings.lang import ANY, NOTHING
 from ramet.runtime.protocol.errors import InvalidConstraint
 
 
@@ -26,6 +28,7 @@ class Emitter:
         self.unique: list[ArrayShape] = []
         """Arrays whose items must differ, which the grammar does not enforce."""
         self._symbols: dict[Conjunction, str] = {}
+        self._arrays: dict[object, str] = {}
         self._waiting: list[tuple[str, ArrayShape | ObjectShape]] = []
 
     def run(self) -> str:
@@ -55,25 +58,38 @@ class Emitter:
         grammar = self.grammar
         if value.anything:
             return grammar.anything()
-        options = [grammar.literal(json.dumps(truth)) for truth in value.booleans]
-        if value.strings != NOTHING:
-            options.append(grammar.string(value.strings))
-        if value.numbers != NOTHING:
-            options.append(grammar.number(value.numbers))
-        if value.engine_number:
-            options.append(self._engine_number(value.engine_number))
+        every_scalar = value.null and len(value.booleans) == 2 and value.strings == ANY and value.numbers == NUMBER
+        options = [grammar.scalar()] if every_scalar else list(self._scalars(value))
         for shape in value.objects:
             if shape.productive(self.values.productive):
                 options.append(self._later(shape))
         for array in value.arrays:
             if array.productive(self.values.productive):
                 options.append(self._later(array))
-        if value.null:
+        if value.null and not every_scalar:
             options.append('"null"')
         return options[0] if len(options) == 1 else grammar.rule(" | ".join(options), "v")
 
+    def _scalars(self, value: Value) -> Iterator[str]:
+        """All but null, which stands at the end."""
+        grammar = self.grammar
+        for truth in value.booleans:
+            yield grammar.literal(json.dumps(truth))
+        if value.strings != NOTHING:
+            yield grammar.string(value.strings)
+        if value.numbers != NOTHING:
+            yield grammar.number(value.numbers)
+        if value.engine_number:
+            yield self._engine_number(value.engine_number)
+
     def _later(self, shape: ArrayShape | ObjectShape) -> str:
-        name = self.grammar.fresh("o" if isinstance(shape, ObjectShape) else "a")
+        if isinstance(shape, ObjectShape):
+            name = self.grammar.fresh("o")
+        else:
+            found = self._arrays.get(shape.identity)
+            if found is not None:
+                return found
+            name = self._arrays[shape.identity] = self.grammar.fresh("a")
         self._waiting.append((name, shape))
         return name
 

@@ -6,7 +6,6 @@ already. Conditions look ahead, so that no choice of keys leads to a place from 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -63,12 +62,8 @@ def counted_to(shape: ObjectShape) -> int:
 
 
 def named_member(emitter: Emitter, key: str, value: str, hits: tuple[int, ...] = ()) -> Member:
-    text = f'"{key}"' if key.isalnum() and key.isascii() else json.dumps(key, ensure_ascii=False)
-    grammar = emitter.grammar
-    if grammar.flexible:
-        head = f"{grammar.literal(text)} {grammar.literal(':')}"
-        return Member(key, head, f'"," {head}', value, hits)
-    return Member(key, grammar.literal(f"{text}:"), grammar.literal(f",{text}:"), value, hits)
+    head, comma_head = emitter.grammar.named_key(key)
+    return Member(key, head, comma_head, value, hits)
 
 
 def other_member(emitter: Emitter, lang: Lang, value: str, hits: tuple[int, ...] = ()) -> Member:

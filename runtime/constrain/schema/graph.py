@@ -73,19 +73,33 @@ class Resource:
     """``$recursiveAnchor: true`` of 2019-09."""
 
 
-@dataclass(eq=False, slots=True)
+Place = tuple["Node", tuple[str | int, ...]]
+"""A node, and the way from it."""
+
+
 class Node:
     """One schema at one place. ``index`` identifies it; ``scope``: resources entered so far, where that matters."""
 
-    index: int
-    schema: Schema
-    pointer: str
-    resource: Resource
-    scope: tuple[Resource, ...] = ()
+    __slots__ = ("_place", "draft", "index", "resource", "schema", "scope")
+
+    def __init__(
+        self, index: int, schema: Schema, place: str | Place, resource: Resource, scope: tuple[Resource, ...]
+    ) -> None:
+        self.index = index
+        self.schema = schema
+        self._place = place
+        self.resource = resource
+        self.draft = resource.draft
+        self.scope = scope
 
     @property
-    def draft(self) -> int:
-        return self.resource.draft
+    def pointer(self) -> str:
+        """JSON pointer: only wanted in errors, so worked out on first use."""
+        if not isinstance(self._place, str):
+            parent, path = self._place
+            steps = (escape(step) if isinstance(step, str) else str(step) for step in path)
+            self._place = "/".join((parent.pointer, *steps))
+        return self._place
 
     def at(self, keyword: str) -> str:
         """JSON pointer of a keyword of this schema."""
@@ -122,8 +136,7 @@ class Graph:
         found = self._nodes.get((id(value), node.scope))
         if found is not None and value.__class__ is dict:
             return found
-        steps = (escape(step) if isinstance(step, str) else str(step) for step in path)
-        return self._node(value, "/".join((node.pointer, *steps)), node.resource, node.scope)
+        return self._node(value, (node, path), node.resource, node.scope)
 
     def synthetic(self, schema: Schema, near: Node) -> Node:
         """A schema that stands in no document."""
@@ -162,17 +175,18 @@ class Graph:
 
     # ------------------------------------------------------------ nodes
 
-    def _node(self, value: Json, pointer: str, resource: Resource, scope: tuple[Resource, ...]) -> Node:
+    def _node(self, value: Json, place: str | Place, resource: Resource, scope: tuple[Resource, ...]) -> Node:
         if not isinstance(value, (dict, bool)):
+            pointer = Node(-1, True, place, resource, ()).pointer
             raise InvalidConstraint(f"{pointer or 'the document'} must be a schema: an object, true or false")
-        if isinstance(value, dict) and value is not resource.root:
-            inner = self._own_resource(value, pointer, resource)
+        if isinstance(value, dict) and ("$id" in value or "id" in value) and value is not resource.root:
+            inner = self._own_resource(value, Node(-1, True, place, resource, ()).pointer, resource)
             if inner is not resource:
                 resource, scope = inner, self._enter(scope, inner)
         key = (id(value), scope)
         found = self._nodes.get(key)
         if found is None:
-            found = Node(len(self.by_index), value, pointer, resource, scope)
+            found = Node(len(self.by_index), value, place, resource, scope)
             self._nodes[key] = found
             self.by_index.append(found)
         return found

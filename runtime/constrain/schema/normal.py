@@ -28,7 +28,9 @@ def write(
     values = Values(Context(Graph(schema, documents, dynamic=dynamic)))
     emitter = Emitter(values, grammar, order)
     symbol = emitter.run()
-    return symbol, watch(values, emitter.unique)
+    plan = watch(values, emitter.unique)
+    values.done()
+    return symbol, plan
 
 
 def lower(

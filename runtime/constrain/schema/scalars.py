@@ -25,7 +25,6 @@ from ramet.runtime.constrain.strings.lang import (
     literal,
     literals,
     negate,
-    plain,
 )
 from ramet.runtime.constrain.strings.walk import disjoint
 from ramet.runtime.protocol.errors import UnsupportedConstraint
@@ -152,7 +151,7 @@ class Scalars:
             return lang
         if lang == numbers.at_least(Fraction(0)):
             return numbers.NOT_NEGATIVE
-        return lang if plain(lang) else both((numbers.DECIMAL, lang))
+        return lang if lang.plain else both((numbers.DECIMAL, lang))
 
     def _number(self, lit: Literal, wide: bool) -> Lang:
         """``wide``: every spelling (for what is about to be complemented), not just the usual one."""

@@ -74,6 +74,10 @@ class Values:
         self._fill()
         self.productive = self._productive()
 
+    def done(self) -> None:
+        """No further questions: lets go of what would keep itself alive in a circle."""
+        self.context.branches = None
+
     # ------------------------------------------------------------ reachable values
 
     def _fill(self) -> None:
@@ -251,6 +255,8 @@ class Values:
 def _least_unique(shapes: Iterable[ArrayShape]) -> list[ArrayShape]:
     """Without shapes of unique items where the same shape stands with items that may repeat."""
     kept = list(shapes)
+    if all(shape.unique is None for shape in kept):
+        return kept
     free = [shape for shape in kept if shape.unique is None]
     return [shape for shape in kept if shape.unique is None or replace(shape, unique=None) not in free]
 

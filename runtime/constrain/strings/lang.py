@@ -13,9 +13,13 @@ from ramet.runtime.constrain.strings.chars import ALL, CharSet, charset
 
 
 class _Node:
-    __slots__ = ("_hash", "_key")
+    __slots__ = ("_hash", "_key", "plain")
 
-    def __init__(self, *key: object) -> None:
+    plain: bool
+    """Whether the language is written without intersection and complement."""
+
+    def __init__(self, plain: bool, *key: object) -> None:
+        self.plain = plain
         self._key = key
         self._hash = hash((type(self), *key))
 
@@ -37,7 +41,7 @@ class Chars(_Node):
     __slots__ = ("set",)
 
     def __init__(self, chars: CharSet) -> None:
-        super().__init__(chars)
+        super().__init__(True, chars)
         self.set = chars
 
 
@@ -48,14 +52,14 @@ class Texts(_Node):
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = dict.fromkeys(texts)
-        super().__init__(frozenset(self.texts))
+        super().__init__(True, frozenset(self.texts))
 
 
 class Seq(_Node):
     __slots__ = ("parts",)
 
     def __init__(self, parts: tuple[Lang, ...]) -> None:
-        super().__init__(parts)
+        super().__init__(all(part.plain for part in parts), parts)
         self.parts = parts
 
 
@@ -63,7 +67,7 @@ class Alt(_Node):
     __slots__ = ("parts",)
 
     def __init__(self, parts: tuple[Lang, ...]) -> None:
-        super().__init__(parts)
+        super().__init__(all(part.plain for part in parts), parts)
         self.parts = parts
 
 
@@ -73,7 +77,7 @@ class Both(_Node):
     __slots__ = ("parts",)
 
     def __init__(self, parts: tuple[Lang, ...]) -> None:
-        super().__init__(parts)
+        super().__init__(False, parts)
         self.parts = parts
 
 
@@ -83,7 +87,7 @@ class Not(_Node):
     __slots__ = ("part",)
 
     def __init__(self, part: Lang) -> None:
-        super().__init__(part)
+        super().__init__(False, part)
         self.part = part
 
 
@@ -93,7 +97,7 @@ class Rep(_Node):
     __slots__ = ("high", "low", "part")
 
     def __init__(self, part: Lang, low: int, high: int | None) -> None:
-        super().__init__(part, low, high)
+        super().__init__(part.plain, part, low, high)
         self.part = part
         self.low = low
         self.high = high
@@ -232,17 +236,6 @@ def nullable(lang: Lang) -> bool:
     if isinstance(lang, Not):
         return not nullable(lang.part)
     return lang.low == 0 or nullable(lang.part)
-
-
-def plain(lang: Lang) -> bool:
-    """Whether the language is written without intersection and complement."""
-    if isinstance(lang, (Both, Not)):
-        return False
-    if isinstance(lang, (Chars, Texts)):
-        return True
-    if isinstance(lang, Rep):
-        return plain(lang.part)
-    return all(map(plain, lang.parts))
 
 
 def contains(lang: Lang, text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from ramet.runtime.constrain.strings.chars import CharSet
 from ramet.runtime.constrain.strings.lang import (
@@ -22,12 +23,17 @@ from ramet.runtime.constrain.strings.lang import (
     contains,
     derive,
     nullable,
-    plain,
     seq,
 )
 
 STATES = 400
 """Bound of the searches below: past it the answer is "unknown"."""
+
+SAMPLES = 6
+"""Of each part of an intersection."""
+
+LONGEST_SAMPLE = 64
+"""Bound of the repetitions in a sample."""
 
 CLASSES = 64
 """Bound of the character classes looked at in one state."""
@@ -81,15 +87,17 @@ def empty(lang: Lang, states: int = STATES) -> bool | None:
     """Whether no string is in the language; None if that would take more than ``states`` states to say."""
     if isinstance(lang, Texts):
         return not lang.texts
-    if plain(lang):
+    if lang.plain:
         return _plain_empty(lang)
+    if isinstance(lang, Both) and _found_by_samples(lang):
+        return False
     seen: set[Lang] = {lang}
     queue: deque[Lang] = deque([lang])
     while queue:
         state = queue.popleft()
         if nullable(state):
             return False
-        if plain(state) and not _plain_empty(state):
+        if state.plain and not _plain_empty(state):
             return False
         points = representatives(state)
         if len(seen) > states or points is None:
@@ -102,9 +110,41 @@ def empty(lang: Lang, states: int = STATES) -> bool | None:
     return True
 
 
+def _found_by_samples(lang: Both) -> bool:
+    """Most searches for a common string end here."""
+    for index, part in enumerate(lang.parts):
+        if part.plain:
+            others = (*lang.parts[:index], *lang.parts[index + 1 :])
+            if any(all(contains(other, text) for other in others) for text in islice(samples(part), SAMPLES)):
+                return True
+    return False
+
+
+def samples(lang: Lang) -> Iterator[str]:
+    """A few short strings of a plain language."""
+    if isinstance(lang, Chars):
+        yield from (chr(first) for first, _ in lang.set.ranges)
+    elif isinstance(lang, Texts):
+        yield from lang.texts
+    elif isinstance(lang, Alt):
+        for part in lang.parts:
+            yield from islice(samples(part), 2)
+    elif isinstance(lang, Rep):
+        if lang.low == 0:
+            yield ""
+        count = max(lang.low, 1)
+        if count <= LONGEST_SAMPLE:
+            yield from (text * count for text in samples(lang.part))
+    elif isinstance(lang, Seq):
+        options = [list(islice(samples(part), 3)) for part in lang.parts]
+        for turn in range(3):
+            if all(options):
+                yield "".join(option[min(turn, len(option) - 1)] for option in options)
+
+
 def surely_empty(lang: Lang, states: int = STATES) -> bool:
     """Whether the language is found to be empty; a search is made only where parts may contradict each other."""
-    if plain(lang):
+    if lang.plain:
         return _plain_empty(lang)
     if isinstance(lang, Both) and not _doubtful(lang):
         low, high = lengths(lang)

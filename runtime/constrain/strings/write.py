@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from ramet.runtime.constrain.strings.chars import ALL, CONTROL, CharSet, chars
-from ramet.runtime.constrain.strings.lang import ANY, CHAR, Alt, Both, Chars, Lang, Not, Rep, Seq, Texts, plain
+from ramet.runtime.constrain.strings.lang import ANY, CHAR, Alt, Both, Chars, Lang, Not, Rep, Seq, Texts
 
 SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 """Characters with a short escape in JSON."""
@@ -60,7 +60,7 @@ class Writer:
         if self._named(lang):
             assert isinstance(lang, Rep)
             return CHARS if lang == ANY else f"{CHAR_NAME}{{{lang.low},{'' if lang.high is None else lang.high}}}"
-        if plain(lang):
+        if lang.plain:
             return f"/{self._regex(lang)}/"
         if isinstance(lang, Not):
             return f"({self.universe} & ~({self.expression(lang.part)}))"
@@ -88,7 +88,7 @@ class Writer:
         items: list[str] = []
         run: list[Lang] = []
         for part in lang.parts:
-            if plain(part):
+            if part.plain:
                 run.append(part)
                 continue
             if run:
