@@ -61,8 +61,9 @@ def add_elsewhere(app: FastAPI, server: Server) -> None:
         """TGI's stream: an event per token."""
         return await tgi_generate(server, request, await read_body(request), tenant_of(request), stream=True)
 
-    @app.get("/info", include_in_schema=False)
+    @app.get("/info")
     async def info() -> Response:
+        """What TGI's clients ask before they begin."""
         return json_response(tgi_info(server, app.version))
 
     @app.post("/completions", include_in_schema=False)
@@ -71,11 +72,12 @@ def add_elsewhere(app: FastAPI, server: Server) -> None:
         """llama.cpp's own endpoint."""
         return await llamacpp_completion(server, request, tenant_of(request))
 
-    @app.get("/props", include_in_schema=False)
+    @app.get("/props")
     async def props() -> Response:
+        """What llama.cpp's clients ask before they begin."""
         return json_response(llamacpp_props(server))
 
-    @app.post("/apply-template", include_in_schema=False)
+    @app.post("/apply-template")
     async def apply_template(request: Request) -> Response:
         """The text of a conversation."""
         body = parse(TokenizeBody, await read_body(request))
