@@ -17,7 +17,19 @@ from ramet.radix import RadixTree
 from ramet.runtime.protocol.config import SchedulerConfig
 from ramet.runtime.scheduler.simulate import Options, simulate
 
-METHODS = ("match", "acquire", "acquire_root", "acquire_tail", "commit", "announce", "withdraw", "release", "evict")
+METHODS = (
+    "advance",
+    "match",
+    "acquire",
+    "acquire_root",
+    "acquire_tail",
+    "share",
+    "commit",
+    "announce",
+    "withdraw",
+    "release",
+    "evict",
+)
 
 
 class Stopwatch:
@@ -42,13 +54,19 @@ class Stopwatch:
         return timed
 
 
+def watch_tree() -> Stopwatch:
+    """Times every tree of this process from now on."""
+    watch = Stopwatch()
+    for name in METHODS:
+        setattr(RadixTree, name, watch.wrap(getattr(RadixTree, name)))
+    return watch
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    watch = Stopwatch()
-    for name in METHODS:
-        setattr(RadixTree, name, watch.wrap(getattr(RadixTree, name)))
+    watch = watch_tree()
     report = simulate(requests_of(no_sharing), Options(1 << 20, SchedulerConfig(max_rows=16), verify=False))
     result = {"tree_s": watch.seconds, "steps_s": report.seconds, "share": watch.seconds / report.seconds}
     if arguments.json:

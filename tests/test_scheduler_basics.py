@@ -66,6 +66,16 @@ def test_without_pending_prefixes_they_all_compute_it() -> None:
     assert world.stats()["tokens"]["computed"] == 4 * 120
 
 
+def test_who_waits_for_a_prefix_starts_in_the_very_next_step() -> None:
+    """A plan queued behind the one that completes the prefix would hold its owner alone."""
+    world = World(config=config(chunk_tokens=256, plan_depth=2))
+    shared = list(range(40))
+    for i in range(4):
+        world.submit([*shared, 41 + i], 8)
+    world.run()
+    assert [len(plan.rows) for plan in world.plans[:2]] == [1, 4]
+
+
 def test_choices_share_their_prompt_and_count_it_once() -> None:
     world = World()
     ids = prompt(42)

@@ -36,6 +36,8 @@ class Planner:
         books, memory = self._books, self._books.memory
         if memory is None or len(memory.flights) >= books.config.plan_depth:
             return None
+        if memory.flights and books.queue.waiting and self._about_to_wake():
+            return None
         draft = Draft(books.config.chunk_tokens)
         if books.suspects:
             self._plan_alone(draft, memory)
@@ -46,6 +48,15 @@ class Planner:
             if not len(draft) and not memory.flights and not books.running and books.queue.ready:
                 self._admit_at_any_price(draft, memory)
         return draft.seal(books) if len(draft) else None
+
+    def _about_to_wake(self) -> bool:
+        """Whether a prefix that somebody waits for is complete when the sent plan lands. A plan queued now would be
+        without them, often with their owner alone: a step that reads all weights for one token, where waiting costs a
+        round trip."""
+        for row in self._books.running.values():
+            if row.flight and any(tokens <= row.ahead for tokens, _ in row.waiters):
+                return True
+        return False
 
     # ------------------------------------------------------------ rows that run
 
