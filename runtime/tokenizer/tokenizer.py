@@ -15,6 +15,7 @@ from ramet.runtime import store
 from ramet.runtime.protocol.errors import InvalidModel, InvalidRequest
 from ramet.runtime.store import ModelFolder, ModelMeta
 from ramet.runtime.tokenizer.byte_table import TokenizerFile, token_bytes
+from ramet.runtime.tokenizer.pieces import PIECE, Pieces, cuts_before_blanks
 from ramet.runtime.tokenizer.prefix import Inner, inner
 from ramet.runtime.tokenizer.vocabulary import Vocabulary, keep_vocabulary, kept_vocabulary
 
@@ -135,13 +136,24 @@ class Tokenizer:
 
     def _ids(self, text: str, special: bool, follows: Follows) -> list[int]:
         with self._lock:
-            hf = self._encoder(follows)
-            # Whether control tokens are ordinary text: looked at when the library encodes.
-            hf.encode_special_tokens = not special
-            try:
-                ids: list[int] = hf.encode(text, add_special_tokens=False).ids
-            finally:
-                hf.encode_special_tokens = False
+            if len(text) > 2 * PIECE and self._pieces is not None:
+                return self._pieces.ids(text, special)
+            return self._whole(self._encoder(follows), text, special)
+
+    @cached_property
+    def _pieces(self) -> Pieces | None:
+        """None if this tokeniser may put what stands on both sides of a blank into one token."""
+        if not cuts_before_blanks(self.definition):
+            return None
+        return Pieces(lambda text, special: self._whole(self._built(), text, special))
+
+    def _whole(self, hf: HfTokenizer, text: str, special: bool) -> list[int]:
+        # Whether control tokens are ordinary text: looked at when the library encodes.
+        hf.encode_special_tokens = not special
+        try:
+            ids: list[int] = hf.encode(text, add_special_tokens=False).ids
+        finally:
+            hf.encode_special_tokens = False
         return ids
 
     def _check_characters(self, text: str) -> None:
