@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="model",
         help="temperature, top_p, ... of requests that give none: the model's own, where it has some, or OpenAI's",
     )
+    parser.add_argument(
+        "--reasoning-parser",
+        choices=("none", "think"),
+        default="none",
+        help="think: what a model writes between <think> and </think> goes into reasoning_content (none)",
+    )
     parser.add_argument("--ssl-certfile", type=Path, default=None, metavar="FILE", help="serve HTTPS with it")
     parser.add_argument("--ssl-keyfile", type=Path, default=None, metavar="FILE", help="its private key")
     parser.add_argument(
@@ -120,6 +126,7 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
             names=tuple(arguments.served_name) if arguments.served_name else None,
             api_keys=_keys(arguments),
             own_sampling=arguments.sampling_defaults == "model",
+            reasoning=arguments.reasoning_parser == "think",
             origins=tuple(arguments.allowed_origin or ()),
             version=__version__,
         )

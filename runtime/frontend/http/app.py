@@ -40,12 +40,14 @@ def create_app(
     api_keys: tuple[str, ...] = (),
     origins: tuple[str, ...] = (),
     own_sampling: bool = True,
+    reasoning: bool = False,
     version: str = "",
     start_timeout_s: float = 120.0,
 ) -> FastAPI:
     """``client`` is started and closed with the app, in its loop. ``names``: what the model is served as; None: its own
     name, its aliases and ``default``. ``api_keys``: empty: no key is needed.
     ``own_sampling``: a request that does not say how to draw is drawn as the model's makers want it.
+    ``reasoning``: thoughts between <think> tags are told apart from answers.
     ``origins``: pages of other hosts that browsers may let ask here (CORS); ``*``: all."""
     metrics = Metrics()
     client.observe(metrics.ended)
@@ -56,6 +58,7 @@ def create_app(
         names or tuple(dict.fromkeys((model.meta.name, "default", *model.meta.aliases))),
         metrics,
         model.meta.sampling.given() if own_sampling else {},
+        reasoning,
     )
 
     @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -16,9 +17,9 @@ from .chat_call import ChatCall, finish_reason, read_answer, start_chat
 from .chat_stream import ToolStream, text_stream
 from .fields import ChatBody, parse
 from .logprobs import chat_entries, prompt_entries
+from .reasoning import Thought, split, thought_tokens
 from .server import FINISH_REASONS, Server, failure, read_body, usage_json, watcher, watching
 from .sse import DONE, ChunkWriter, EventStream, chunk_writer, event
-from .tool_text import ToolPlan
 from .visible import visible
 
 
@@ -58,7 +59,9 @@ def _whole(call: ChatCall, results: list[ChoiceResult]) -> dict[str, Any]:
     answer = {
         **call.head("chat.completion"),
         "choices": [_choice(call, index, result) for index, result in enumerate(results)],
-        "usage": usage_json([finish.usage for finish in finishes]),
+        "usage": usage_json(
+            [finish.usage for finish in finishes], _thought_tokens(call, [result.ids for result in results])
+        ),
     }
     prompt = call.generation.prompt_ids
     if call.token_ids:
@@ -70,8 +73,13 @@ def _whole(call: ChatCall, results: list[ChoiceResult]) -> dict[str, Any]:
 
 
 def _choice(call: ChatCall, index: int, result: ChoiceResult) -> dict[str, Any]:
-    content, calls = read_answer(call.tools, result.text)
+    thought, said = "", result.text
+    if call.reasoning is not None:
+        thought, said = split(result.text, call.reasoning.inside)
+    content, calls = read_answer(call.tools, said)
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if call.reasoning is not None and call.reasoning.shown:
+        message["reasoning_content"] = thought or None
     if calls:
         message["tool_calls"] = [one.json() for one in calls]
     logprobs = None
@@ -108,7 +116,7 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
             for index in range(len(generation.branches))
         ]
         yield b"".join(roles)
-        streams = [_choice_stream(call.tools) for _ in generation.branches]
+        streams = [_ChoiceStream.of(call) for _ in generation.branches]
         finishes: list[Finish] = []
         while chunks := await generation.batch():
             if writer.progress:
@@ -125,7 +133,8 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
             if data := b"".join(out):
                 yield data
         if writer.with_usage:
-            yield writer.usage(usage_json([finish.usage for finish in finishes]))
+            ids = [generation.partial(choice)[1] for choice in range(len(generation.branches))]
+            yield writer.usage(usage_json([finish.usage for finish in finishes], _thought_tokens(call, ids)))
         yield DONE
     except RametError as error:
         yield event(call.error(error).body()) + DONE
@@ -134,11 +143,47 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
         generation.cancel()
 
 
-def _choice_stream(tools: ToolPlan) -> ToolStream | None:
-    return None if tools.mode == "none" else ToolStream(tools)
+@dataclass(frozen=True)
+class _ChoiceStream:
+    """What reads the text of one choice: thoughts are told apart first, then calls."""
+
+    tools: ToolStream | None
+    thought: Thought | None
+    shown: bool
+
+    @staticmethod
+    def of(call: ChatCall) -> _ChoiceStream:
+        tools = None if call.tools.mode == "none" else ToolStream(call.tools)
+        if call.reasoning is None:
+            return _ChoiceStream(tools, None, False)
+        return _ChoiceStream(tools, Thought(call.reasoning.inside), call.reasoning.shown)
+
+    def deltas(self, text: str, *, last: bool, always: bool) -> list[bytes]:
+        """``always``: one at least, which carries what else is to be said."""
+        deltas: list[bytes] = []
+        if self.thought is not None:
+            thought, text = self.thought.feed(text, last=last)
+            if thought and self.shown:
+                deltas.append(b'{"reasoning_content":' + orjson.dumps(thought) + b"}")
+        if self.tools is not None:
+            deltas += self.tools.feed(text, last=last)
+        elif text or (always and not deltas):
+            deltas.append(text_stream(text))
+        return deltas
+
+    @property
+    def called(self) -> bool:
+        return self.tools is not None and self.tools.called
 
 
-def _pieces(call: ChatCall, writer: ChunkWriter, tools: ToolStream | None, chunk: Chunk) -> bytes:
+def _thought_tokens(call: ChatCall, ids: Sequence[Sequence[int]]) -> int:
+    if call.reasoning is None:
+        return 0
+    table = call.server.tokenizer.token_table
+    return sum(thought_tokens(table, one, call.reasoning.inside) for one in ids)
+
+
+def _pieces(call: ChatCall, writer: ChunkWriter, stream: _ChoiceStream, chunk: Chunk) -> bytes:
     """The chunks that one piece of news becomes: its text or calls, then the end."""
     finish = chunk.finish
     with_stop = call.generation.request.include_stop
@@ -150,16 +195,12 @@ def _pieces(call: ChatCall, writer: ChunkWriter, tools: ToolStream | None, chunk
     if call.objects is not None and chunk.text:
         more += call.objects.feed(chunk.choice, chunk.text)
     out: list[bytes] = []
-    if tools is None:
-        if chunk.text or more or (call.top_logprobs >= 0 and chunk.ids):
-            out.append(writer.chat(chunk.choice, text_stream(chunk.text), logprobs, more=more))
-            more = b""
-    else:
-        for delta in tools.feed(chunk.text, last=finish is not None):
-            out.append(writer.chat(chunk.choice, delta, logprobs, more=more))
-            logprobs, more = b"null", b""
+    always = bool(more) or (call.top_logprobs >= 0 and bool(chunk.ids))
+    for delta in stream.deltas(chunk.text, last=finish is not None, always=always):
+        out.append(writer.chat(chunk.choice, delta, logprobs, more=more))
+        logprobs, more = b"null", b""
     if finish is not None and finish.reason in FINISH_REASONS:
-        ended = finish_reason(call.tools, finish.reason, tools is not None and tools.called)
+        ended = finish_reason(call.tools, finish.reason, stream.called)
         out.append(writer.chat(chunk.choice, b"{}", finish=b'"%b"' % ended.encode(), more=more))
     return b"".join(out)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramet.runtime.frontend.generation import Generation
+from ramet.runtime.frontend.requests import GenerateRequest
 from ramet.runtime.protocol.errors import ConstraintError, RametError
 from ramet.runtime.protocol.messages import ConstraintSpec
 
@@ -17,6 +18,7 @@ from .fields import ChatBody, TokenizeBody
 from .logprobs import TokenNames
 from .lower import lower, truncated
 from .objects import ObjectStream, object_stream
+from .reasoning import Reasoning, opened
 from .server import FINISH_REASONS, Server, new_id
 from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
 from .unknown import unsupported
@@ -43,6 +45,8 @@ class ChatCall:
     model: str
     constraint_param: str | None
     objects: ObjectStream | None
+    reasoning: Reasoning | None
+    """How thoughts are told apart; None: they are not."""
 
     def head(self, kind: str) -> dict[str, Any]:
         return {
@@ -86,7 +90,17 @@ async def start_chat(server: Server, body: ChatBody, tenant: str) -> ChatCall:
         body.model,
         constraint_param,
         objects,
+        _reasoning(server, body, tools, lowered),
     )
+
+
+def _reasoning(server: Server, body: ChatBody, tools: ToolPlan, request: GenerateRequest) -> Reasoning | None:
+    wanted = server.reasoning if body.separate_reasoning is None else body.separate_reasoning
+    if not wanted or tools.mode in ("required", "named"):
+        return None
+    # A constraint describes what is written, from its first letter on.
+    inside = request.constraint is None and opened(server.tokenizer.token_table, request.ids)
+    return Reasoning(inside, body.include_reasoning is not False)
 
 
 async def _constraint(server: Server, tools: ToolPlan, asked: Asked | None) -> tuple[ConstraintSpec | None, str | None]:

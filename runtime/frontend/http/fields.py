@@ -161,6 +161,10 @@ class ChatBody(GenerationBody):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    separate_reasoning: bool | None = None
+    """Thoughts between <think> tags go into reasoning_content; null: as the server was started."""
+    include_reasoning: bool | None = None
+    """False: thoughts that are told apart are left out."""
     documents: list[dict[str, Any]] | None = None
     """For templates of models that answer from documents."""
     echo: bool | None = None

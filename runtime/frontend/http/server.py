@@ -41,6 +41,8 @@ class Server:
     metrics: Metrics
     defaults: Mapping[str, float | int] = field(default_factory=dict)
     """Sampling fields where a request gives none."""
+    reasoning: bool = False
+    """Thoughts are told apart from answers where a request does not say."""
     named: set[tuple[str, Generation]] = field(default_factory=set)
     """Running requests that may be aborted by the id that their callers gave them."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -125,8 +127,8 @@ def failure(finish: Finish) -> HttpError | None:
 FINISH_REASONS = {"stop": "stop", "end": "stop", "length": "length"}
 
 
-def usage_json(usages: Sequence[Usage]) -> dict[str, Any]:
-    """Summed over choices; the prompt is counted in one of them."""
+def usage_json(usages: Sequence[Usage], thought: int = 0) -> dict[str, Any]:
+    """Summed over choices; the prompt is counted in one of them. ``thought``: tokens of reasoning among them."""
     prompt = sum(usage.prompt for usage in usages)
     completion = sum(usage.completion for usage in usages)
     return {
@@ -135,7 +137,7 @@ def usage_json(usages: Sequence[Usage]) -> dict[str, Any]:
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached for usage in usages)},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": thought,
             "forced_tokens": sum(usage.forced for usage in usages),
         },
     }
