@@ -224,20 +224,43 @@ RAMET_INLINE void merge(Work<Number>& w, int q0, int q1, int width) {
     }
 }
 
-// Asks for the keys and values of the segment after `seg` while this one is computed.
-RAMET_INLINE void fetch_next(const AttentionArgs& a, const AttentionRun& run, int seg) {
-    const Kv& kv = *a.kv;
-    if (seg + 1 >= run.seg1) return;
-    for (int position = (seg + 1) * SEGMENT; position < (seg + 2) * SEGMENT && position < run.context; position += TILE) {
-        int slot;
-        const uint8_t* unit = unit_of(a, run, position, slot);
-        const uint8_t* keys = unit + (size_t)slot / TILE * TILE * kv.width * kv.size;
+// Asks for the keys and values of the segment after `seg` while this one is computed, a few lines at a time: asked for all
+// at once they would hold up what comes next until memory has answered.
+class Ahead {
+  public:
+    // `turns`: how often `some` will be called.
+    Ahead(const AttentionArgs& a, const AttentionRun& run, int seg, int turns) {
+        const Kv& kv = *a.kv;
+        if (seg + 1 >= run.seg1) return;
         const size_t bytes = (size_t)TILE * kv.width * kv.size;
-        for (size_t i = 0; i < bytes; i += 64) {
-            __builtin_prefetch(keys + i, 0, 2);
-            __builtin_prefetch(keys + kv.values() + i, 0, 2);
+        for (int position = (seg + 1) * SEGMENT; position < (seg + 2) * SEGMENT && position < run.context; position += TILE) {
+            int slot;
+            const uint8_t* keys = unit_of(a, run, position, slot) + slot / TILE * bytes;
+            part_[parts_++] = keys;
+            part_[parts_++] = keys + kv.values();
+        }
+        lines_ = (int)(bytes / 64);
+        step_ = (parts_ * lines_ + turns - 1) / turns;
+    }
+    RAMET_MEMBER void some() {
+        for (int i = 0; i < step_ && now_ < parts_; ++i) {
+            __builtin_prefetch(part_[now_] + (size_t)line_ * 64, 0, 2);
+            if (++line_ == lines_) line_ = 0, ++now_;
         }
     }
+
+  private:
+    const uint8_t* part_[2 * SEGMENT / TILE];
+    int parts_ = 0, lines_ = 0, step_ = 0, now_ = 0, line_ = 0;
+};
+
+// The first segment of a run in which one of its queries sees a key. `position`: of the item's queries.
+RAMET_INLINE int first_segment(const AttentionArgs& a, const AttentionRun& run, const int32_t* position) {
+    if (a.window <= 0) return run.seg0;
+    int lowest = position[run.q0];
+    for (int q = run.q0; q < run.q1; ++q) lowest = position[q] < lowest ? position[q] : lowest;
+    const int start = (lowest - a.window + 1) / SEGMENT;
+    return lowest >= a.window && start > run.seg0 ? start : run.seg0;
 }
 
 template <class P>
@@ -249,7 +272,6 @@ void attend(const AttentionArgs& a, void* scratch) {
     const F factor = set(a.scale * 1.44269504f);
     const bool scaled = a.kv->type == KvType::I8;
     const int queries = item.tokens * per;
-    P::begin();
     for (int q = 0; q < queries; ++q) {
         const float* from = a.q + (size_t)item.token[q / per] * a.ldq + (a.kv_head * per + q % per) * a.kv->dim;
         for (int e = 0; e < width; e += 16) P::st_number(w.q + (size_t)q * width + e, ld_or(from + e, a.kv->dim - e, 0));
@@ -260,30 +282,24 @@ void attend(const AttentionArgs& a, void* scratch) {
     }
     for (int i = 0; i < item.runs; ++i) {
         const AttentionRun& run = a.runs[item.first_run + i];
-        int first = run.seg0;
-        if (a.window > 0) {
-            int lowest = w.position[run.q0];
-            for (int q = run.q0; q < run.q1; ++q) lowest = w.position[q] < lowest ? w.position[q] : lowest;
-            const int start = (lowest - a.window + 1) / SEGMENT;
-            first = lowest >= a.window && start > first ? start : first;
-        }
+        const int first = first_segment(a, run, w.position);
         for (int s = first; s < run.seg1; ++s) {
             Segment<Number> seg;
             stage<P>(a, run, s, w, seg);
-            fetch_next(a, run, s);
+            Ahead ahead(a, run, s, run.q1 - run.q0);
             P::scores(seg.keys, seg.tiles, width, w.q, run.q0, run.q1, w.s);
             for (int q = run.q0; q < run.q1; ++q) {
                 const int position = w.position[q], base = s * SEGMENT;
                 const int hi = position + 1 - base < SEGMENT ? position + 1 - base : SEGMENT;
                 const int lo = a.window > 0 && position - a.window + 1 > base ? position - a.window + 1 - base : 0;
                 soften<P>(factor, scaled, seg, w, q, lo, hi);
+                ahead.some();
             }
             weights_of_parts(w, run.q0, run.q1);
             P::weigh(seg.values, seg.tiles, width, w.p, run.q0, run.q1, w.part);
             merge(w, run.q0, run.q1, width);
         }
     }
-    P::end();
     for (int q = 0; q < queries; ++q) {
         float* to = a.out + (size_t)item.token[q / per] * a.ldo + (a.kv_head * per + q % per) * a.kv->dim;
         const F inverse = set(1.0f / sum(ld(w.l + q * 16)));

@@ -2,7 +2,7 @@
 // product of a block is the same exact integer, and the float part is the same sequence.
 #include "lane_table.hpp"
 #include "gemm_tiles.hpp"
-#include "pairs_amx.hpp"
+#include "attention_amx.hpp"
 
 namespace ramet {
 const Lane* amx_lane() {

@@ -11,7 +11,7 @@
 
 NB_MODULE(_cpu, m) {
     using namespace ramet;
-    m.attr("VERSION") = 2;
+    m.attr("VERSION") = 3;
     m.attr("LAYOUT") = LAYOUT;
     m.def("lanes", [] {
         std::vector<std::string> names;

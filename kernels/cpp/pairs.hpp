@@ -18,8 +18,6 @@ RAMET_INLINE __m512bh pair_everywhere(const uint16_t* p) {
 struct PairProducts {
     using Number = uint16_t;
     static constexpr bool VALUES_TOGETHER = false;
-    static void begin() {}
-    static void end() {}
 
     RAMET_STATIC bool stored_as_number(const Kv& kv) { return kv.type == KvType::BF16; }
     RAMET_STATIC void st_number(uint16_t* p, F a) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(a.v)); }

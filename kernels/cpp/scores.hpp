@@ -18,8 +18,6 @@ struct FloatProducts {
 using Number = float;
 // Whether the values of a whole segment must stand one after another.
 static constexpr bool VALUES_TOGETHER = false;
-static void begin() {}
-static void end() {}
 
 RAMET_STATIC bool stored_as_number(const Kv& kv) { return kv.type == KvType::F32; }
 RAMET_STATIC void st_number(float* p, F a) { st(p, a); }

@@ -5,9 +5,10 @@
 //   * matmul: activations are quantised row by row in blocks of 32; the integer dot product of a block is exact,
 //     whichever instruction forms it; blocks are added in ascending order, one fused multiply-add for the scaled dot,
 //     one for the minimum, into one accumulator per output. So rows may be computed alone or by the hundred.
-//   * attention: keys are taken in segments of 64 at absolute positions. A segment gives its own maximum, sum and
-//     weighted values for a query, and is then merged into the query's running state, left to right. What a segment
-//     gives depends on the query and the 64 stored keys alone; keys beyond the query's position are never multiplied.
+//   * attention: keys are taken in segments of 64 at absolute positions, left to right. A segment gives its own maximum, sum
+//     and weighted values for a query, which are then merged into the query's running state; on AMX they are added to that
+//     state as they are made (attention_amx.hpp). Either way what happens to a query's state depends on that query and its
+//     keys up to there alone; keys beyond the query's position are never multiplied.
 //   * norms, rotations, activations: one row, one order.
 // Threads take whole chunks of such rows, so their number changes nothing.
 #pragma once
