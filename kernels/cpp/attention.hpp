@@ -107,6 +107,23 @@ RAMET_INLINE void stage_block(const Kv& kv, const uint8_t* unit, int slot, Work<
     P::copy_values(kv.width, numbers(unit + kv.values()), slot, kv.block, w.values + to / TILE * tile, to % TILE);
 }
 
+// Scales of the 64 slots from `base` on, zero where they are not filled.
+RAMET_INLINE void stage_scales(const AttentionArgs& a, const AttentionRun& run, int base, int filled, float* keys,
+                               float* values) {
+    const Kv& kv = *a.kv;
+    const int run_length = kv.block < TILE ? kv.block : TILE;  // slots that stand side by side
+    for (int i = 0; i < SEGMENT; i += run_length) {
+        const int here = filled - i < run_length ? filled - i : run_length;
+        if (here > 0) {
+            int slot;
+            const float* scales = (const float*)(unit_of(a, run, base + i, slot) + kv.scales()) + slot;
+            memcpy(keys + i, scales, 4 * run_length);
+            memcpy(values + i, scales + kv.slots, 4 * run_length);
+        }
+        for (int j = here > 0 ? here : 0; j < run_length; ++j) keys[i + j] = values[i + j] = 0;
+    }
+}
+
 // Keys and values of segment `seg`, in place where they can be read there, else staged. Values of slots that are not
 // filled are staged as zeros; their keys may be anything (their scores are replaced before use).
 template <class P>
@@ -118,15 +135,7 @@ void stage(const AttentionArgs& a, const AttentionRun& run, int seg, Work<typena
     const int filled = run.context - base < SEGMENT ? run.context - base : SEGMENT;
     out.tiles = (filled + TILE - 1) / TILE;
     const bool in_place = P::stored_as_number(kv);
-    if (kv.type == KvType::I8) {
-        for (int i = 0; i < filled; ++i) {
-            int slot;
-            const float* scales = (const float*)(unit_of(a, run, base + i, slot) + kv.scales());
-            out.key_scale[i] = scales[slot];
-            out.value_scale[i] = scales[kv.slots + slot];
-        }
-        for (int i = filled; i < SEGMENT; ++i) out.key_scale[i] = out.value_scale[i] = 0;
-    }
+    if (kv.type == KvType::I8) stage_scales(a, run, base, filled, out.key_scale, out.value_scale);
     for (int t = 0; t < out.tiles; ++t) {
         const int first = base + t * TILE;
         const int here = filled - t * TILE < TILE ? filled - t * TILE : TILE;
