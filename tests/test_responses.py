@@ -26,6 +26,7 @@ TOOL: Any = {
         "additionalProperties": False,
     },
 }
+THOUGHT = r"<think>\n[ab]{4,9}\n</think>\n\nso [a-c]{3}"
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,9 @@ def test_text_is_that_of_the_chat(live: Live) -> None:
         {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 60},
         {"tools": [TOOL], "tool_choice": {"type": "function", "name": "look_up"}, "max_output_tokens": 40},
         {"tools": [TOOL], "max_output_tokens": 20},
+        {"separate_reasoning": True, "regex": THOUGHT, "max_output_tokens": 40},
     ],
-    ids=["text", "logprobs", "schema", "required", "named", "auto"],
+    ids=["text", "logprobs", "schema", "required", "named", "auto", "thought"],
 )
 def test_a_stream_ends_with_the_whole_answer(live: Live, fields: dict[str, Any]) -> None:
     asked = {"input": "Tell me about Paris.", **fields}
@@ -106,6 +108,10 @@ def test_a_stream_ends_with_the_whole_answer(live: Live, fields: dict[str, Any])
     deltas = "".join(one["delta"] for one in found if one["type"] == "response.output_text.delta")
     if text["type"] == "message":
         assert deltas == text["content"][0]["text"]
+    if text["type"] == "reasoning":
+        thought = "".join(one["delta"] for one in found if one["type"] == "response.reasoning_text.delta")
+        assert thought == text["content"][0]["text"] and deltas == arguments["content"][0]["text"]
+        assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] > 2
     if arguments["type"] == "function_call":
         pieces = "".join(one["delta"] for one in found if one["type"].endswith("arguments.delta"))
         assert pieces == arguments["arguments"] and json.loads(pieces)["city"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -13,11 +12,11 @@ from ramet.runtime.protocol.messages import TokenLogprob
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .chat_call import ChatCall, finish_reason, read_answer, start_chat
-from .chat_stream import ToolStream, text_stream
+from .chat_call import ChatCall, finish_reason, read_answer, start_chat, thoughts_of
+from .chat_stream import ChoiceStream
 from .fields import ChatBody, parse
 from .logprobs import chat_entries, prompt_entries
-from .reasoning import Thought, split, thought_tokens
+from .reasoning import split
 from .server import FINISH_REASONS, Server, failure, read_body, usage_json, watcher, watching
 from .sse import DONE, ChunkWriter, EventStream, chunk_writer, event
 from .visible import visible
@@ -60,7 +59,7 @@ def _whole(call: ChatCall, results: list[ChoiceResult]) -> dict[str, Any]:
         **call.head("chat.completion"),
         "choices": [_choice(call, index, result) for index, result in enumerate(results)],
         "usage": usage_json(
-            [finish.usage for finish in finishes], _thought_tokens(call, [result.ids for result in results])
+            [finish.usage for finish in finishes], thoughts_of(call, [result.ids for result in results])
         ),
     }
     prompt = call.generation.prompt_ids
@@ -116,7 +115,7 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
             for index in range(len(generation.branches))
         ]
         yield b"".join(roles)
-        streams = [_ChoiceStream.of(call) for _ in generation.branches]
+        streams = [ChoiceStream.of(call) for _ in generation.branches]
         finishes: list[Finish] = []
         while chunks := await generation.batch():
             if writer.progress:
@@ -134,7 +133,7 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
                 yield data
         if writer.with_usage:
             ids = [generation.partial(choice)[1] for choice in range(len(generation.branches))]
-            yield writer.usage(usage_json([finish.usage for finish in finishes], _thought_tokens(call, ids)))
+            yield writer.usage(usage_json([finish.usage for finish in finishes], thoughts_of(call, ids)))
         yield DONE
     except RametError as error:
         yield event(call.error(error).body()) + DONE
@@ -143,47 +142,7 @@ async def _stream(call: ChatCall, writer: ChunkWriter, end: Any) -> AsyncIterato
         generation.cancel()
 
 
-@dataclass(frozen=True)
-class _ChoiceStream:
-    """What reads the text of one choice: thoughts are told apart first, then calls."""
-
-    tools: ToolStream | None
-    thought: Thought | None
-    shown: bool
-
-    @staticmethod
-    def of(call: ChatCall) -> _ChoiceStream:
-        tools = None if call.tools.mode == "none" else ToolStream(call.tools)
-        if call.reasoning is None:
-            return _ChoiceStream(tools, None, False)
-        return _ChoiceStream(tools, Thought(call.reasoning.inside), call.reasoning.shown)
-
-    def deltas(self, text: str, *, last: bool, always: bool) -> list[bytes]:
-        """``always``: one at least, which carries what else is to be said."""
-        deltas: list[bytes] = []
-        if self.thought is not None:
-            thought, text = self.thought.feed(text, last=last)
-            if thought and self.shown:
-                deltas.append(b'{"reasoning_content":' + orjson.dumps(thought) + b"}")
-        if self.tools is not None:
-            deltas += self.tools.feed(text, last=last)
-        elif text or (always and not deltas):
-            deltas.append(text_stream(text))
-        return deltas
-
-    @property
-    def called(self) -> bool:
-        return self.tools is not None and self.tools.called
-
-
-def _thought_tokens(call: ChatCall, ids: Sequence[Sequence[int]]) -> int:
-    if call.reasoning is None:
-        return 0
-    table = call.server.tokenizer.token_table
-    return sum(thought_tokens(table, one, call.reasoning.inside) for one in ids)
-
-
-def _pieces(call: ChatCall, writer: ChunkWriter, stream: _ChoiceStream, chunk: Chunk) -> bytes:
+def _pieces(call: ChatCall, writer: ChunkWriter, stream: ChoiceStream, chunk: Chunk) -> bytes:
     """The chunks that one piece of news becomes: its text or calls, then the end."""
     finish = chunk.finish
     with_stop = call.generation.request.include_stop

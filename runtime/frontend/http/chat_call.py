@@ -18,7 +18,7 @@ from .fields import ChatBody, TokenizeBody
 from .logprobs import TokenNames
 from .lower import lower, truncated
 from .objects import ObjectStream, object_stream
-from .reasoning import Reasoning, opened
+from .reasoning import Reasoning, opened, thought_tokens
 from .server import FINISH_REASONS, Server, new_id
 from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
 from .unknown import unsupported
@@ -166,3 +166,11 @@ def finish_reason(tools: ToolPlan, reason: str, called: bool) -> str:
     """As OpenAI: ``tool_calls`` where the model chose to call; a call by name ends with ``stop``."""
     shown = FINISH_REASONS[reason]
     return "tool_calls" if called and shown == "stop" and tools.mode != "named" else shown
+
+
+def thoughts_of(call: ChatCall, ids: Sequence[Sequence[int]]) -> int:
+    """How many of the choices' ids are thoughts."""
+    if call.reasoning is None:
+        return 0
+    table = call.server.tokenizer.token_table
+    return sum(thought_tokens(table, one, call.reasoning.inside) for one in ids)

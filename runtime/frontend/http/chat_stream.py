@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from ramet.runtime.frontend.holdback import Holdback
 
+from .chat_call import ChatCall
+from .reasoning import Thought
 from .tool_text import OPEN_TAG, CallArray, ToolPlan, call_id, calls_of_text
 
 
@@ -73,3 +76,36 @@ class ToolStream:
             for index, call in enumerate(calls):
                 deltas.append(_call_delta(index, call.name, call.arguments))
         return deltas
+
+
+@dataclass(frozen=True)
+class ChoiceStream:
+    """What reads the text of one choice: thoughts are told apart first, then calls."""
+
+    tools: ToolStream | None
+    thought: Thought | None
+    shown: bool
+
+    @staticmethod
+    def of(call: ChatCall) -> ChoiceStream:
+        tools = None if call.tools.mode == "none" else ToolStream(call.tools)
+        if call.reasoning is None:
+            return ChoiceStream(tools, None, False)
+        return ChoiceStream(tools, Thought(call.reasoning.inside), call.reasoning.shown)
+
+    def deltas(self, text: str, *, last: bool, always: bool) -> list[bytes]:
+        """``always``: one at least, which carries what else is to be said."""
+        deltas: list[bytes] = []
+        if self.thought is not None:
+            thought, text = self.thought.feed(text, last=last)
+            if thought and self.shown:
+                deltas.append(b'{"reasoning_content":' + orjson.dumps(thought) + b"}")
+        if self.tools is not None:
+            deltas += self.tools.feed(text, last=last)
+        elif text or (always and not deltas):
+            deltas.append(text_stream(text))
+        return deltas
+
+    @property
+    def called(self) -> bool:
+        return self.tools is not None and self.tools.called

@@ -11,11 +11,12 @@ from ramet.runtime.protocol.errors import RametError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .chat_call import ChatCall, read_answer, start_chat
-from .chat_stream import ToolStream
+from .chat_call import ChatCall, read_answer, start_chat, thoughts_of
+from .chat_stream import ChoiceStream
 from .errors import HttpError
 from .fields import parse
 from .logprobs import chat_entries
+from .reasoning import split
 from .responses_input import ResponsesBody, conversation
 from .responses_output import Output
 from .server import Server, failure, read_body, watcher, watching
@@ -69,7 +70,12 @@ def _named(error: HttpError) -> HttpError:
 
 
 def _whole(call: ChatCall, output: Output, result: ChoiceResult, finish: Finish) -> dict[str, Any]:
-    content, calls = read_answer(call.tools, result.text)
+    thought, said = "", result.text
+    if call.reasoning is not None:
+        thought, said = split(result.text, call.reasoning.inside)
+        if thought:
+            list(output.thought(thought))
+    content, calls = read_answer(call.tools, said)
     if content is not None:
         shown = visible(result.ids, result.n_prompt, result.stop)
         entries: list[dict[str, Any]] = []
@@ -79,12 +85,12 @@ def _whole(call: ChatCall, output: Output, result: ChoiceResult, finish: Finish)
     for one in calls:
         list(output.call(one.id, one.name))
         list(output.arguments(one.arguments))
-    list(output.end(finish.reason, [finish.usage]))
+    list(output.end(finish.reason, [finish.usage], thoughts_of(call, [result.ids])))
     return output.whole("incomplete" if finish.reason == "length" else "completed", [finish.usage])
 
 
 async def _stream(call: ChatCall, output: Output, end: Callable[[], object]) -> AsyncIterator[bytes]:
-    tools = None if call.tools.mode == "none" else ToolStream(call.tools)
+    stream = ChoiceStream.of(call)
     try:
         yield b"".join(output.begin())
         while chunks := await call.generation.batch():
@@ -93,9 +99,10 @@ async def _stream(call: ChatCall, output: Output, end: Callable[[], object]) -> 
                 if failed is not None:
                     yield b"".join(output.fail(failed.body()["error"]))
                     return
-                out = _pieces(call, output, tools, chunk)
+                out = _pieces(call, output, stream, chunk)
                 if chunk.finish is not None:
-                    out += b"".join(output.end(chunk.finish.reason, [chunk.finish.usage]))
+                    thought = thoughts_of(call, [call.generation.partial()[1]])
+                    out += b"".join(output.end(chunk.finish.reason, [chunk.finish.usage], thought))
                 if out:
                     yield out
     except RametError as error:
@@ -105,17 +112,17 @@ async def _stream(call: ChatCall, output: Output, end: Callable[[], object]) -> 
         call.generation.cancel()
 
 
-def _pieces(call: ChatCall, output: Output, tools: ToolStream | None, chunk: Chunk) -> bytes:
-    if tools is None:
+def _pieces(call: ChatCall, output: Output, stream: ChoiceStream, chunk: Chunk) -> bytes:
+    entries: list[dict[str, Any]] = []
+    if call.top_logprobs >= 0 and stream.tools is None:
         shown = max(0, visible(chunk.ids, chunk.offset, chunk.finish.stop if chunk.finish is not None else None))
-        entries: list[dict[str, Any]] = []
-        if call.top_logprobs >= 0:
-            entries = chat_entries(chunk.ids[:shown], (chunk.logprobs or [])[:shown], call.names, call.top_logprobs)
-        return b"".join(output.text(chunk.text, entries)) if chunk.text or entries else b""
+        entries = chat_entries(chunk.ids[:shown], (chunk.logprobs or [])[:shown], call.names, call.top_logprobs)
     out: list[bytes] = []
-    for delta in map(orjson.loads, tools.feed(chunk.text, last=chunk.finish is not None)):
+    for delta in map(orjson.loads, stream.deltas(chunk.text, last=chunk.finish is not None, always=bool(entries))):
+        if "reasoning_content" in delta:
+            out.extend(output.thought(delta["reasoning_content"]))
         if "content" in delta:
-            out.extend(output.text(delta["content"]))
+            out.extend(output.text(delta["content"], entries))
         for one in delta.get("tool_calls", ()):
             function = one["function"]
             if "id" in one:

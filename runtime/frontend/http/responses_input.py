@@ -65,6 +65,8 @@ class ResponsesBody(Body):
     timeout_s: float | None = None
     stop: str | list[str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    separate_reasoning: bool | None = None
+    regex: str | None = None
 
     @property
     def logprobs(self) -> bool:
@@ -84,6 +86,8 @@ _SAME = (
     "timeout_s",
     "stop",
     "chat_template_kwargs",
+    "separate_reasoning",
+    "regex",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from ramet.runtime.protocol.messages import Usage
@@ -15,21 +15,21 @@ from .server import new_id, usage_json
 
 @dataclass
 class _Item:
-    """A message, or a call. ``logprobs``: of its text."""
+    """``logprobs``: of a message's text."""
 
     at: int
+    kind: Literal["message", "call", "reasoning"]
     id: str
     name: str = ""
     call_id: str = ""
     text: str = ""
     logprobs: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def call(self) -> bool:
-        return bool(self.call_id)
-
     def json(self, status: str) -> dict[str, Any]:
-        if self.call:
+        if self.kind == "reasoning":
+            thoughts = [] if status == "in_progress" else [{"type": "reasoning_text", "text": self.text}]
+            return {"type": "reasoning", "id": self.id, "summary": [], "content": thoughts, "status": status}
+        if self.kind == "call":
             return {
                 "type": "function_call",
                 "id": self.id,
@@ -55,17 +55,24 @@ class Output:
         self._items: list[_Item] = []
         self._open: _Item | None = None
         self._number = 0
+        self._thought = 0
 
     def begin(self) -> Iterator[bytes]:
         for kind in ("response.created", "response.in_progress"):
             yield self._event(kind, response=self.whole("in_progress"))
 
+    def thought(self, text: str) -> Iterator[bytes]:
+        """More of what is thought before the answer."""
+        item = self._open or (yield from self._add(_Item(len(self._items), "reasoning", new_id("rs_"))))
+        item.text += text
+        yield self._of(item, "response.reasoning_text.delta", delta=text, content_index=0)
+
     def text(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
         """More of the message; begins one where none is open."""
         item = self._open
-        if item is None or item.call:
+        if item is None or item.kind != "message":
             yield from self._close("completed")
-            item = yield from self._add(_Item(len(self._items), new_id("msg_")))
+            item = yield from self._add(_Item(len(self._items), "message", new_id("msg_")))
             yield self._of(item, "response.content_part.added", part={**item.part(), "logprobs": []}, content_index=0)
         item.text += text
         item.logprobs.extend(logprobs)
@@ -74,7 +81,7 @@ class Output:
     def call(self, call_id: str, name: str) -> Iterator[bytes]:
         """A call begins."""
         yield from self._close("completed")
-        yield from self._add(_Item(len(self._items), new_id("fc_"), name, call_id))
+        yield from self._add(_Item(len(self._items), "call", new_id("fc_"), name, call_id))
 
     def arguments(self, text: str) -> Iterator[bytes]:
         """More of the open call's arguments."""
@@ -83,8 +90,9 @@ class Output:
             item.text += text
             yield self._of(item, "response.function_call_arguments.delta", delta=text)
 
-    def end(self, reason: str, usages: Sequence[Usage]) -> Iterator[bytes]:
-        """``reason``: length, or another."""
+    def end(self, reason: str, usages: Sequence[Usage], thought: int = 0) -> Iterator[bytes]:
+        """``reason``: length, or another. ``thought``: tokens of thoughts."""
+        self._thought = thought
         status = "incomplete" if reason == "length" else "completed"
         if not self._items:
             yield from self.text("")
@@ -124,7 +132,7 @@ class Output:
             "tools": [{"strict": None, "parameters": None, **tool.model_dump()} for tool in body.tools or ()],
             "top_p": body.top_p,
             "truncation": "disabled",
-            "usage": None if usages is None else _usage(usages),
+            "usage": None if usages is None else _usage(usages, self._thought),
             "user": body.user,
             "metadata": body.metadata or {},
         }
@@ -139,7 +147,9 @@ class Output:
         item, self._open = self._open, None
         if item is None:
             return
-        if item.call:
+        if item.kind == "reasoning":
+            yield self._of(item, "response.reasoning_text.done", text=item.text, content_index=0)
+        elif item.kind == "call":
             yield self._of(item, "response.function_call_arguments.done", arguments=item.text, name=item.name)
         else:
             done = {"text": item.text, "logprobs": item.logprobs}
@@ -156,8 +166,8 @@ class Output:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data))
 
 
-def _usage(usages: Sequence[Usage]) -> dict[str, Any]:
-    counted = usage_json(usages)
+def _usage(usages: Sequence[Usage], thought: int) -> dict[str, Any]:
+    counted = usage_json(usages, thought)
     return {
         "input_tokens": counted["prompt_tokens"],
         "input_tokens_details": {**counted["prompt_tokens_details"], "cache_write_tokens": 0},
