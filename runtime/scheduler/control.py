@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+from msgspec import structs
 from ramet.radix import EventLog
 from ramet.radix.inspect import dump
 from ramet.runtime.protocol.messages import Control
 
 from .books import Books
-from .stats import BlockStats, RequestStats, Stats, TokenStats
+from .stats import BlockStats, RequestStats, Standing
 from .waste import waste
 
 
@@ -29,8 +30,13 @@ def answer(books: Books, events: EventLog, msg: Control) -> bytes:
     return msgspec.json.encode(operation())
 
 
-def stats(books: Books) -> Stats:
-    memory, counters = books.memory, books.counters
+def stats(books: Books) -> dict[str, object]:
+    """All counters beside how things stand now."""
+    return {**structs.asdict(books.counters), **structs.asdict(standing(books))}
+
+
+def standing(books: Books) -> Standing:
+    memory = books.memory
     blocks = BlockStats()
     if memory is not None:
         pool, cached = memory.pool, memory.tree
@@ -38,19 +44,14 @@ def stats(books: Books) -> Stats:
             pool.total, pool.free_count, pool.private_count, cached.evictable_count, cached.locked_count
         )
     times = books.step_times
-    return Stats(
+    return Standing(
         blocks=blocks,
         block_size=memory.block_size if memory else 0,
         requests=RequestStats(
             len(books.running) + len(books.returning), books.queue.ready, books.queue.waiting, len(books.parked)
         ),
-        tokens=TokenStats(counters.prompt, counters.cached, counters.computed, counters.forced, counters.sampled),
         waste=waste(books),
-        preemptions=counters.preemptions,
-        overtakes=counters.overtakes,
         evictions=memory.tree.evictions if memory else 0,
-        steps=counters.steps,
-        counters=counters,
         draining=books.draining,
         step_seconds=sum(t for t, _ in times) / len(times) if times else 0.0,
         step_gap=sum(g for _, g in times) / len(times) if times else 0.0,

@@ -69,10 +69,6 @@ class Memory:
         """Blocks that cannot be had without ending or pushing back somebody."""
         return self.pool.total - self.pool.free_count - self.tree.evictable_count
 
-    @property
-    def obtainable(self) -> int:
-        return self.pool.free_count + self.tree.evictable_count
-
     # ------------------------------------------------------------ a row comes
 
     def match(self, branch: Branch, ids: bytes) -> Match:

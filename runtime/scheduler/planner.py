@@ -348,8 +348,8 @@ class Planner:
         branch.cached = cached
         branch.high_water = max(branch.high_water, cached)
         if self.is_counted(branch):
-            counters.prompt += cached
-            counters.cached += cached
+            counters.tokens.prompt += cached
+            counters.tokens.cached += cached
 
     @staticmethod
     def is_counted(branch: Branch) -> bool:

@@ -96,8 +96,8 @@ class Results:
         branch.forced += forced
         branch.sampled += sampled
         books.queue.shares.charge(branch.request.namespace.tenant, forced + sampled)
-        books.counters.forced += forced
-        books.counters.sampled += sampled
+        books.counters.tokens.forced += forced
+        books.counters.tokens.sampled += sampled
         if branch.blame:
             branch.blame = 0
             books.suspects.pop(id(branch), None)
@@ -135,8 +135,8 @@ class Results:
         branch.high_water = max(branch.high_water, prompt_new)
         branch.computed += fresh
         if Planner.is_counted(branch):
-            counters.computed += fresh
-            counters.prompt += fresh
+            counters.tokens.computed += fresh
+            counters.tokens.prompt += fresh
         again = max(min(new, branch.peak_computed) - old, 0)
         branch.peak_computed = max(branch.peak_computed, new)
         counters.recomputed += again

@@ -213,14 +213,13 @@ def _finish(replay: _Replay) -> Report:
     reply = replay.scheduler.control(CLIENT, Control(0, "stats"), replay.now)[0][1]
     assert isinstance(reply, ControlReply)
     stats: dict[str, Any] = msgspec.json.decode(reply.data)
-    counters = stats["counters"]
     report = replay.report
     report.requests = len(replay.requests)
-    report.prompt_tokens, report.cached_tokens = counters["row_prompt"], counters["row_cached"]
+    report.prompt_tokens, report.cached_tokens = stats["row_prompt"], stats["row_cached"]
     report.hit_rate = report.cached_tokens / max(report.prompt_tokens, 1)
     report.block_hit_rate = replay.whole_blocks / max(replay.prompt_blocks, 1)
     report.computed_tokens = replay.worker.computed
-    report.recomputed_tokens = counters["recomputed"]
+    report.recomputed_tokens = stats["recomputed"]
     report.preemptions, report.overtakes = stats["preemptions"], stats["overtakes"]
     report.evictions, report.steps = stats["evictions"], stats["steps"]
     report.waste = stats["waste"]["mean"]

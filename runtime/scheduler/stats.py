@@ -1,20 +1,26 @@
-"""Counters of the scheduler, as ``stats`` replies them."""
+"""What the scheduler counts, and how it stands: together the reply to ``stats``."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
-class Counters(Struct):
-    """Totals since the start. ``prompt`` = ``cached`` + ``computed`` counts each request's prompt once, at its first
-    admission, as its usage does; ``row_prompt`` and ``row_cached`` count every row (n choices: n times);
-    ``recomputed`` are prompt and generated ids computed again after a push-back or a crash."""
+class TokenStats(Struct):
+    """``prompt`` = ``cached`` + ``computed`` counts each request's prompt once, at its first admission, as its usage
+    does."""
 
     prompt: int = 0
     cached: int = 0
     computed: int = 0
     forced: int = 0
     sampled: int = 0
+
+
+class Counters(Struct):
+    """Totals since the start. ``row_prompt`` and ``row_cached`` count every row (n choices: n times); ``recomputed``
+    are prompt and generated ids computed again after a push-back or a crash."""
+
+    tokens: TokenStats = field(default_factory=TokenStats)
     recomputed: int = 0
     row_prompt: int = 0
     row_cached: int = 0
@@ -47,14 +53,6 @@ class RequestStats(Struct, frozen=True):
     kept: int = 0
 
 
-class TokenStats(Struct, frozen=True):
-    prompt: int = 0
-    cached: int = 0
-    computed: int = 0
-    forced: int = 0
-    sampled: int = 0
-
-
 class WasteStats(Struct, frozen=True):
     """KV slots in blocks that rows hold, and those of them that hold nothing (yet). ``mean``: unused over allocated,
     averaged over all steps, weighed by what was allocated."""
@@ -64,17 +62,12 @@ class WasteStats(Struct, frozen=True):
     mean: float = 0.0
 
 
-class Stats(Struct, frozen=True):
+class Standing(Struct, frozen=True):
     blocks: BlockStats
     block_size: int
     requests: RequestStats
-    tokens: TokenStats
     waste: WasteStats
-    preemptions: int
-    overtakes: int
     evictions: int
-    steps: int
-    counters: Counters
     draining: bool
     step_seconds: float
     """Mean time of the last steps at the worker."""

@@ -7,7 +7,7 @@ Two formats, one JSON object a line:
 * ramet: ``{"prompt": [["system", 300], ["doc 7", 512], ["out 3", 40]], "output": 40, "at": s, "after": [3]}``; a
   segment is a name and a length, equal names mean equal tokens, ``out k`` is what request k (from 0) generated.
   Optional: ``at`` (seconds), ``after`` (requests that must have ended), ``tenant``, ``priority``, ``keep``, ``score``
-  (nothing is generated: the last segment is scored), ``n`` (choices), ``parent`` (request it is forked from).
+  (nothing is generated: the last segment is scored), ``n`` (choices).
 """
 
 from __future__ import annotations
