@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ramet.radix import Match
-from ramet.runtime.protocol.messages import RowStart, StepPlan, ToWorker
+from ramet.runtime.protocol.messages import StepPlan, ToWorker
 
 from .admission import demand_of, fits
 from .books import Books
@@ -17,6 +17,7 @@ from .branch import Branch, Row, State
 from .draft import Draft
 from .lifecycle import Lifecycle
 from .memory import Memory
+from .seating import count_admission, row_start
 
 _LOOKS = 4
 """Rounds of looking for who finds most in the cache, per admission."""
@@ -259,9 +260,9 @@ class Planner:
         books.running[row.id] = row
         books.queue.shares.charge(branch.request.namespace.tenant, max(branch.n_prompt - row.computed, 0))
         memory.announce(row, ids)
-        self._count_admission(branch, row)
+        count_admission(books, branch, row)
         self._life.leave_parent(branch)
-        row.start = self._row_start(branch, row, ids)
+        row.start = row_start(books, branch, row, ids)
         return True
 
     def _grant_first(self, row: Row, draft: Draft, memory: Memory) -> bool:
@@ -316,45 +317,6 @@ class Planner:
                 self.push_back(blocker, draft)
             else:
                 return
-
-    # ------------------------------------------------------------ what the worker is told
-
-    def _row_start(self, branch: Branch, row: Row, ids: bytes) -> RowStart:
-        books, key = self._books, branch.constraint_key
-        if key and (constraint := books.constraints.to_send(key)) is not None:
-            books.to_worker.append(constraint)
-        return RowStart(
-            row.id,
-            ids,
-            branch.n_prompt,
-            row.computed,
-            tuple(row.table[: len(row.table) - len(row.fresh)]),
-            branch.sampling,
-            branch.stops,
-            branch.limits,
-            branch.next_logits,
-            branch.logprobs,
-            key,
-        )
-
-    def _count_admission(self, branch: Branch, row: Row) -> None:
-        counters = self._books.counters
-        if branch.seated:
-            return
-        branch.seated = True
-        cached = min(row.computed, branch.n_prompt)
-        counters.row_prompt += branch.n_prompt
-        counters.row_cached += cached
-        branch.cached = cached
-        branch.high_water = max(branch.high_water, cached)
-        if self.is_counted(branch):
-            counters.tokens.prompt += cached
-            counters.tokens.cached += cached
-
-    @staticmethod
-    def is_counted(branch: Branch) -> bool:
-        """Whether the branch's prompt belongs to the totals: once per request and life."""
-        return branch.choice == 0 and not (branch.inherited is not None and branch.inherited.prompt)
 
 
 def _cost(row: Row, block_size: int) -> tuple[int, int, int]:

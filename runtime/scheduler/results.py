@@ -8,7 +8,8 @@ from .books import Books
 from .branch import ID_BYTES, Branch, Row, State
 from .lifecycle import Lifecycle
 from .memory import Flight
-from .planner import SOLO_BLAME, Planner
+from .planner import SOLO_BLAME
+from .seating import is_counted
 from .waste import count_waste
 
 
@@ -134,7 +135,7 @@ class Results:
         fresh = max(prompt_new - max(branch.high_water, old), 0)
         branch.high_water = max(branch.high_water, prompt_new)
         branch.computed += fresh
-        if Planner.is_counted(branch):
+        if is_counted(branch):
             counters.tokens.computed += fresh
             counters.tokens.prompt += fresh
         again = max(min(new, branch.peak_computed) - old, 0)
