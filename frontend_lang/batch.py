@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sized
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .core import StateCore
+from .loop import LoopThread
 from .run import Run
 from .shapes import log
 from .state import State
@@ -54,9 +56,8 @@ class Batch(Generic[R]):
 def _run(batch: Batch[R], items: Iterable[Any], bar: _Bar | None) -> Iterator[State[R]]:
     name = f"ramet-{batch.program.name}"
     pool = ThreadPoolExecutor(batch.limit(False), thread_name_prefix=name)  # a thread begins when there is work for it
-    gate = _Gate(batch.limit(True))
-    start = _Start(batch, pool, gate, bar)
-    window: deque[tuple[State[R], Future[None] | None]] = deque()
+    start = _Start(batch, pool, _Gate(batch.limit(True)), bar)
+    window: deque[tuple[State[R], _Running | None]] = deque()
     source = iter(items)
     try:
         exhausted = False
@@ -71,18 +72,89 @@ def _run(batch: Batch[R], items: Iterable[Any], bar: _Bar | None) -> Iterator[St
                     break
                 window.append(start(item))
             if window:
-                state, future = window.popleft()
-                if future is not None:
-                    future.result()
+                state, running = window.popleft()
+                if running is not None:
+                    running.wait()
                 yield state
     finally:
-        for state, future in window:
-            if future is not None:
-                future.cancel()
+        for state, running in window:
+            if running is not None:
+                running.cancel()
             state._core.run.cancel("its batch was given up")
         pool.shutdown(wait=True, cancel_futures=True)
         if bar is not None:
             bar.close()
+
+
+class _Running(Protocol):
+    """A body under way."""
+
+    def wait(self) -> None:
+        """To its end; raises what no state can hold (an interrupt, the end of the backend)."""
+
+    def cancel(self) -> None: ...
+
+
+class _InThread:
+    def __init__(self, future: Future[None]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        self._future.result()
+
+    def cancel(self) -> None:
+        self._future.cancel()
+
+
+class _OnLoop:
+    """A coroutine of the backend's loop. All of a batch share one condition: a future of its own for each would cost
+    more than the rest of a small program."""
+
+    __slots__ = ("_changed", "_done", "_error", "_loop", "_task", "_then")
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        work: Coroutine[Any, Any, None],
+        changed: threading.Condition,
+        then: Callable[[], None] | None,
+    ) -> None:
+        self._loop, self._changed, self._then = loop, changed, then
+        self._task: asyncio.Task[None] | None = None
+        self._done = False
+        self._error: BaseException | None = None
+        if loop.closed:
+            work.close()
+            self._done, self._error = True, RuntimeError("the backend of this program was shut down")
+        else:
+            loop.call(self._begin, work)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = self._loop.loop.create_task(work)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = CancelledError() if task.cancelled() else task.exception()
+        with self._changed:
+            self._task, self._done, self._error = None, True, error
+            self._changed.notify_all()
+        if self._then is not None:
+            self._then()
+
+    def wait(self) -> None:
+        with self._changed:
+            while not self._done:
+                self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self) -> None:
+        if not self._loop.closed:
+            self._loop.call(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class _Gate:
@@ -103,10 +175,11 @@ class _Start(Generic[R]):
 
     def __init__(self, batch: Batch[R], pool: ThreadPoolExecutor, gate: _Gate, bar: _Bar | None) -> None:
         self._batch, self._pool, self._gate, self._bar = batch, pool, gate, bar
+        self._changed = threading.Condition()
         self._said = False
         self.last_is_async = batch.program.is_async
 
-    def __call__(self, item: Any) -> tuple[State[R], Future[None] | None]:
+    def __call__(self, item: Any) -> tuple[State[R], _Running | None]:
         program, options = self._batch.program, dict(self._batch.options)
         args, kwargs = _arguments(item)
         try:
@@ -116,15 +189,15 @@ class _Start(Generic[R]):
         program, call = self._way(program, call)
         self.last_is_async = program.is_async
         state = program.start(call)
+        advance = None if self._bar is None else self._bar.advance
         if program.is_async:
-            loop = state._core.run.backend.loop.loop
-            future = asyncio.run_coroutine_threadsafe(_one_async(program, state, call, self._gate), loop)
-        else:
-            context = contextvars.copy_context()
-            future = self._pool.submit(context.run, _one, program, state, call)
-        if self._bar is not None:
-            future.add_done_callback(lambda _: self._bar.advance() if self._bar is not None else None)
-        return state, future
+            work = _one_async(program, state, call, self._gate)
+            return state, _OnLoop(state._core.run.backend.loop, work, self._changed, advance)
+        context = contextvars.copy_context()
+        future = self._pool.submit(context.run, _one, program, state, call)
+        if advance is not None:
+            future.add_done_callback(lambda _: advance())
+        return state, _InThread(future)
 
     def _refused(self, error: Exception, options: Mapping[str, Any]) -> State[R]:
         state = self._batch.program.start(self._batch.program.prepare_options(options))
@@ -153,7 +226,7 @@ class _Start(Generic[R]):
                 self._said = True
                 log.info("a batch runs live: %s", error)
             return program, call
-        return compiled, replace(call, args=(), kwargs=dict(taken))
+        return compiled, replace(call, args=(), kwargs=taken)
 
 
 def _arguments(item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

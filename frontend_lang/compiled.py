@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from .async_state import AsyncState
 from .backend import Backend, Branch
-from .expr import Expr, Gen
+from .core import StateCore
+from .expr import Expr
 from .graph import Block, GenOp, Graph, RoleOp, TextOp
 from .options import Options
+from .prepared import Prepared
 from .program import Function
 from .replay import Replay
 from .tools import Tool, ToolCall, ToolUse, as_tools
@@ -49,13 +51,14 @@ class Compiled(Function[R], Generic[R]):
         self, graph: Graph, exprs: Sequence[Expr] = (), tools: Sequence[Callable[..., object] | Tool] = ()
     ) -> None:
         self.graph = graph
-        self._exprs = list(exprs)
-        self._tools = {tool.name: tool for tool in (*_tools_of(exprs), *(as_tools(tools) if tools else ()))}
+        self._prepared = Prepared(graph, exprs, {tool.name: tool for tool in (as_tools(tools) if tools else ())})
 
         names = [*graph.arguments, *graph.defaults]
 
-        async def body(s: AsyncState, *args: Any, **arguments: Any) -> Any:
-            return await self._go(s, {**dict(zip(names, args, strict=False)), **arguments})
+        def body(s: AsyncState, *args: Any, **arguments: Any) -> Awaitable[Any]:
+            given = {**graph.defaults, **dict(zip(names, args, strict=False)), **arguments}
+            known = {name: str(value) for name, value in given.items()}
+            return s._core.run.backend.loop.join(self._replay(s._core, known))
 
         body.__name__ = graph.name
         parameters = [inspect.Parameter("s", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -65,6 +68,7 @@ class Compiled(Function[R], Generic[R]):
             parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value))
         body.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         super().__init__(body)
+        self.is_async = True  # the body makes an awaitable
 
     @classmethod
     def of(
@@ -112,27 +116,13 @@ class Compiled(Function[R], Generic[R]):
             ops = (*prefix, GenOp(0, 0, options={"max_tokens": 0}))
             Compiled(Graph(self.graph.name, self.graph.file, (), Block(ops))).run(backend=backend).sync()
 
-    async def _go(self, state: AsyncState, arguments: Mapping[str, Any]) -> Any:
-        known = {name: str(value) for name, value in {**self.graph.defaults, **arguments}.items()}
-        return await state._core.run.backend.loop.join(self._replay(state, known))
-
-    async def _replay(self, state: AsyncState, arguments: Mapping[str, str]) -> Any:
-        core, run, backend = state._core, state._core.run, state._core.run.backend
+    async def _replay(self, core: StateCore, arguments: Mapping[str, str]) -> Any:
+        run, backend = core.run, core.run.backend
         elsewhere: RemoteRun | None = None
         if isinstance(backend, RunsGraphs):
             elsewhere = backend.start_graph(self.graph, arguments, run.options, run.streamed)
             run.on_cancel, run.answer_tools = elsewhere.cancel, elsewhere.answer_tools
             core.branch = elsewhere.open()
-        replay = Replay(
-            core, self.graph, self._exprs, arguments, self._tools, None if elsewhere is None else elsewhere.open
-        )
+        replay = Replay(core, self._prepared, arguments, None if elsewhere is None else elsewhere.open)
         run.held.append(replay)
         return await replay.run()
-
-
-def _tools_of(exprs: Sequence[Expr]) -> list[Tool]:
-    tools: list[Tool] = []
-    for expr in exprs:
-        if isinstance(expr, Gen) and expr.tools is not None:
-            tools += expr.tools.tools
-    return tools

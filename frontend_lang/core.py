@@ -7,7 +7,6 @@ and an idle state no task.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -26,28 +25,53 @@ T = TypeVar("T")
 class StateCore:
     """Fields above the line belong to the user's thread, those below to the loop."""
 
+    __slots__ = (
+        "__weakref__",
+        "_blocked",
+        "_ending",
+        "_queue",
+        "_task",
+        "_working",
+        "branch",
+        "children",
+        "declarations",
+        "declared",
+        "error",
+        "forks",
+        "joined",
+        "log",
+        "messages",
+        "open_message",
+        "open_scopes",
+        "own",
+        "role",
+        "run",
+        "scopes",
+        "tools",
+    )
+
     def __init__(self, run: Run, branch: Branch | None) -> None:
         self.run = run
         self.declared: dict[object, Slot] = {}
         self.own: dict[str, Slot] = {}
         """Names declared since the fork."""
         self.role: str | None = None
-        self.scopes: list[tuple[str, CallSlot]] = []
+        self.scopes: tuple[tuple[str, CallSlot], ...] = ()
         self.forks = 0
         self.joined = False
-        self.children: list[StateCore] = []
+        self.children: tuple[StateCore, ...] = ()
         """Children that were joined: their errors are this state's too."""
         # ----------------------------------------------------
         self.branch = branch
         self.log = TextLog()
         self.messages: list[dict[str, str]] = []
-        self.tools: set[str] = set()
+        self.tools: frozenset[str] = frozenset()
         """Names of tools that the prompt shows."""
         self.open_message: OpenMessage | None = None
-        self.open_scopes: list[tuple[CallSlot, list[str]]] = []
+        self.open_scopes: tuple[tuple[CallSlot, list[str]], ...] = ()
         self.error: ProgramError | None = None
         self.declarations = Waiters()
-        self._queue: deque[Op] = deque()
+        self._queue: list[Op] = []  # a deque takes ten times as much, and queues are short
         self._task: asyncio.Task[None] | None = None
         self._working = False
         """An op is under way (a task that has not begun must not be cancelled: it would never begin)."""
@@ -120,12 +144,13 @@ class StateCore:
                 return Op(lambda core: execute.role_end(core, role), where=where)
             case ScopeBegin(name, where):
                 slot = self._slot(expr, name, where, None)
-                self.scopes.append((name, slot))
+                self.scopes = (*self.scopes, (name, slot))
                 return Op(lambda core: execute.scope_begin(core, slot), (slot,), where)
             case ScopeEnd(name, where):
                 if not self.scopes or self.scopes[-1][0] != name:
                     raise ProgramError(f"var_scope {name!r} ends ({where}), but is not the innermost open one")
-                _, slot = self.scopes.pop()
+                *outer, (_, slot) = self.scopes
+                self.scopes = tuple(outer)
                 return Op(lambda core: execute.scope_end(core, slot), (slot,), where)
             case Reasoning():
                 return execute.reasoning_op(self, expr)
@@ -164,7 +189,7 @@ class StateCore:
         self.branch = branch
         self.log.append(parent.log.text())
         self.messages = list(parent.messages)
-        self.tools = set(parent.tools)
+        self.tools = parent.tools
         if parent.open_message is not None:
             self.open_message = OpenMessage(parent.open_message.role, list(parent.open_message.parts))
         self.error = self.error or parent.error
@@ -173,7 +198,7 @@ class StateCore:
     async def _drain(self) -> None:
         try:
             while self._queue:
-                await self._execute(self._queue.popleft())
+                await self._execute(self._queue.pop(0))
         finally:
             self._task = None
             if self._queue:

@@ -23,7 +23,7 @@ async def text(core: StateCore, value: str) -> None:
 
 async def show_tools(core: StateCore, tools: Sequence[Tool]) -> None:
     await text(core, core.run.backend.tools_text([tool.schema for tool in tools]))
-    core.tools.update(tool.name for tool in tools)
+    core.tools = core.tools.union(tool.name for tool in tools)
 
 
 async def deferred(core: StateCore, pieces: Sequence[str | tuple[Slot, int]]) -> None:
@@ -64,13 +64,14 @@ async def role_end(core: StateCore, role: str) -> None:
 
 
 async def scope_begin(core: StateCore, slot: CallSlot) -> None:
-    core.open_scopes.append((slot, []))
+    core.open_scopes = (*core.open_scopes, (slot, []))
 
 
 async def scope_end(core: StateCore, slot: CallSlot) -> None:
     for index in range(len(core.open_scopes) - 1, -1, -1):
         if core.open_scopes[index][0] is slot:
-            _, parts = core.open_scopes.pop(index)
+            _, parts = core.open_scopes[index]
+            core.open_scopes = (*core.open_scopes[:index], *core.open_scopes[index + 1 :])
             slot.resolve("".join(parts), {})
             return
 
@@ -85,7 +86,7 @@ async def end(core: StateCore) -> None:
     for slot, parts in core.open_scopes:
         if not slot.done:
             slot.resolve("".join(parts), {})
-    core.open_scopes.clear()
+    core.open_scopes = ()
     core.log.end()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramet.runtime.protocol.errors import InvalidRequest, Overloaded
 from ramet.runtime.protocol.messages import Usage
@@ -84,9 +84,13 @@ async def generate(core: StateCore, expr: Gen[object], slot: CallSlot) -> None:
     record = _record(core, expr, first.usage, begin, first.text, first.reason, first)
     texts = ["" if probe else outcome.text for outcome in outcomes]
     core.add_text(texts[0], streamed=True)
-    metas = [gen_meta(outcome, record) for outcome in outcomes]
     many = call.n > 1
-    slot.resolve(texts if many else texts[0], metas if many else metas[0])
+
+    def meta() -> Any:
+        metas = [gen_meta(outcome, record) for outcome in outcomes]
+        return metas if many else metas[0]
+
+    slot.resolve(texts if many else texts[0], make_meta=meta)
 
 
 async def _probe(core: StateCore, call: GenCall) -> list[Outcome]:
@@ -107,7 +111,9 @@ async def _generate(core: StateCore, options: Options, call: GenCall, slot: Call
         nonlocal seen
         seen = True
         if delta.choice == 0:
-            slot.logprobs.append((len(slot.stream.parts), delta.logprobs))
+            if delta.logprobs:
+                slot.logprobs = slot.logprobs or []
+                slot.logprobs.append((len(slot.stream.parts), delta.logprobs))
             slot.stream.append(delta.text)
             core.log.append(delta.text)
 

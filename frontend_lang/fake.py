@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class FakeBackend:
         self.default_system = default_system
         self.trims = trims
         self.requests: list[FakeRequest] = []
-        self.kept: dict[BranchKey, list[int]] = {}
+        self.kept: dict[BranchKey, array[int]] = {}
         self.running = 0
         self._script = _as_script(script)
         self._delay_s, self._chunk, self._context = delay_s, chunk, context
@@ -77,6 +78,10 @@ class FakeBackend:
 
     def close(self) -> None:
         self.loop.close()
+
+    async def pause(self) -> None:
+        """In front of each chunk."""
+        await asyncio.sleep(self._delay_s)
 
     # ------------------------------------------------------------ TokenBackend
 
@@ -203,15 +208,12 @@ class FakeStream:
             raise InvalidRequest(f"the script answers {answer!r}, which regex {pattern!r} refuses")
         ids, text, reason, stop = _cut(answer, len(request.prompt), call)
         if request.keep:
-            backend.kept[self.branch(choice)] = [*request.prompt, *ids]
-        pieces = _characters(text)
-        step = backend._chunk
-        groups = [pieces[i : i + step] for i in range(0, len(pieces), step)] or [[]]
+            backend.kept[self.branch(choice)] = array("i", [*request.prompt, *ids])
         sent = 0
-        for index, group in enumerate(groups):
-            await asyncio.sleep(backend._delay_s)
-            shown = "".join(group)
-            last = index == len(groups) - 1
+        for place in range(0, max(1, len(text)), backend._chunk):
+            await backend.pause()
+            shown = text[place : place + backend._chunk]
+            last = place + backend._chunk >= len(text)
             count = len(ids) - sent if last else len(shown.encode())
             new = ids[sent : sent + count]
             sent += count
@@ -242,10 +244,6 @@ def _cut(answer: bytes, n_prompt: int, call: GenCall) -> tuple[list[int], str, s
         return list(whole), answer[:at].decode("utf-8", "replace"), "stop", stop
     ids = list(answer[:limit])
     return ids, answer[:limit].decode("utf-8", "replace"), "length" if limit < len(answer) else "end", None
-
-
-def _characters(text: str) -> list[str]:
-    return list(text)
 
 
 def _as_script(script: Sequence[str] | Mapping[str, str] | Script) -> Script:

@@ -87,7 +87,7 @@ class StateGroup(Generic[S]):
         self._joined = True
         for core in cores:
             core.joined = True
-        self._parent.children.extend(cores)
+        self._parent.children = (*self._parent.children, *cores)
 
     def _gather(self, cores: list[StateCore]) -> None:
         where = caller()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -67,11 +67,9 @@ class LoopThread:
             future.cancel()
             raise
 
-    async def join(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and await it, from this loop or any other."""
-        if self.inside:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+    def join(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """A coroutine that runs on the loop, to be awaited on this loop or any other."""
+        return work if self.inside else asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def close(self) -> None:
         """Idempotent."""

@@ -39,7 +39,7 @@ class Call:
     """One call of a program, its arguments checked."""
 
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Mapping[str, Any]
     options: Options
     backend: Backend | None
     stream: bool
@@ -126,7 +126,7 @@ class Function(Generic[R]):
         backend = call.backend or (outer.backend if outer is not None else default_backend())
         run = Run(self.name, backend, call.options, self.num_api_spec_tokens or 0, call.stream)
         if outer is not None:
-            outer.inner.add(run)
+            outer.add_inner(run)
         return State(StateCore(run, backend.open()))
 
     def compile(self, **constants: Any) -> Compiled[R]:

@@ -181,8 +181,8 @@ def _new_meta(slot: Slot | None, start: int, stop: int) -> dict[str, Any]:
     meta: dict[str, Any] = dict(slot.meta() or {}) if slot.done else {}
     for name in ("output_token_logprobs", "output_top_logprobs"):
         meta.pop(name, None)
-    known = list(slot.logprobs)
-    if any(new for _, new in known):
+    known = slot.logprobs
+    if known:
         entries = [entry for part, new in known if start <= part < stop for entry in new]
         meta["output_token_logprobs"] = [entry for entry, _ in entries]
         meta["output_top_logprobs"] = [top for _, top in entries]

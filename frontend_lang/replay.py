@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .async_state import AsyncGroup, AsyncState
 from .backend import Branch
-from .choices import as_method
-from .constraint import Constraint
 from .core import StateCore
-from .expr import Deferred, Expr, Gen, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, ShowTools, Text
+from .expr import Deferred, Expr, Text
 from .graph import (
     ChooseOp,
     ForkOp,
     GenOp,
-    Graph,
     JoinOp,
     OpenOp,
     ReadOp,
@@ -26,42 +23,63 @@ from .graph import (
     SetOp,
     TextOp,
     ToolsOp,
-    ToolSpec,
 )
-from .options import make_options
+from .prepared import Prepared
 from .run import Run
 from .slot import DerivedSlot, Slot
-from .tools import Tool, ToolUse
-from .where import Where
+
+
+class Names(dict[object, Slot]):
+    """What a state has declared, and a way back."""
+
+    __slots__ = ("_replaced",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replaced: list[tuple[object, Slot]] = []
+
+    def __setitem__(self, name: object, slot: Slot) -> None:
+        if name in self:
+            self._replaced.append((name, self[name]))
+        super().__setitem__(name, slot)
+
+    def mark(self) -> tuple[int, int]:
+        return len(self), len(self._replaced)
+
+    def back(self, mark: tuple[int, int]) -> None:
+        """As it was at the mark."""
+        count, replaced = mark
+        for name, slot in reversed(self._replaced[replaced:]):
+            super().__setitem__(name, slot)
+        for name in list(self)[count:]:
+            del self[name]
 
 
 class Replay:
-    """One run of a graph. ``exprs``: the expressions of its slots, where the program was compiled here (their parsers
-    make typed values). ``tools``: the functions behind its tools, by name. ``open_branch``: makes the branches of
-    programs that are called inside (None: the backend's). ``slots``: what the calls became."""
+    """One run of a graph. ``open_branch``: makes the branches of programs that are called inside (None: the backend's).
+    ``slots``: what the calls became."""
+
+    __slots__ = ("_arguments", "_cores", "_names", "_open", "_prepared", "_reads", "runs", "slots")
 
     def __init__(
         self,
         root: StateCore,
-        graph: Graph,
-        exprs: Sequence[Expr],
+        prepared: Prepared,
         arguments: Mapping[str, str],
-        tools: Mapping[str, Tool] | None = None,
         open_branch: Callable[[], Branch] | None = None,
     ) -> None:
-        self.graph = graph
         self.slots: dict[int, Slot] = {}
         self.runs: list[Run] = []
-        self._exprs = exprs
+        self._prepared = prepared
         self._arguments = arguments
         self._cores = {0: root}
-        self._reads: list[tuple[ReadOp, dict[object, Slot]]] = []
-        self._tools = tools or {}
+        self._names = root.declared = Names()
+        self._reads: list[tuple[ReadOp, tuple[int, int]]] = []
         self._open = open_branch or root.run.backend.open
 
     async def run(self) -> Any:
         """What the body returns. Raises the first error of what it reads."""
-        block = self.graph.body
+        block = self._prepared.graph.body
         try:
             while True:
                 choose: ChooseOp | None = None
@@ -69,7 +87,7 @@ class Replay:
                     if isinstance(op, ChooseOp):
                         choose = op
                     elif isinstance(op, ReadOp):
-                        self._reads.append((op, dict(self._cores[0].declared)))
+                        self._reads.append((op, self._names.mark()))
                     else:
                         self._append(op)
                 await self._read()
@@ -82,9 +100,8 @@ class Replay:
 
     async def _read(self) -> None:
         """What the body reads, in order. Where it would have raised, it has not come to what was appended later."""
-        root = self._cores[0]
         reads, self._reads = self._reads, []
-        for op, known in reads:
+        for op, mark in reads:
             try:
                 if not op.slots:
                     await settled(self._cores[op.branch])
@@ -92,7 +109,7 @@ class Replay:
                     await slot.wait()
                     slot.typed() if op.typed else slot.value()
             except Exception:
-                root.declared = known
+                self._names.back(mark)
                 raise
 
     # ------------------------------------------------------------ ops
@@ -100,21 +117,15 @@ class Replay:
     def _append(self, op: Any) -> None:
         match op:
             case TextOp():
-                self._cores[op.branch].submit(self._text(op))
-            case GenOp() | SelectOp():
-                self._call(op)
-            case RoleOp():
-                where = self._where(0)
-                self._cores[op.branch].submit(RoleBegin(op.role, where) if op.begin else RoleEnd(op.role, where))
-            case ScopeOp():
-                scope: Expr = ScopeBegin(op.name, self._where(0)) if op.begin else ScopeEnd(op.name, self._where(0))
-                core = self._cores[op.branch]
-                core.submit(scope)
-                if op.begin:
-                    self._keep(core, op.slot, scope)
-            case ToolsOp():
-                tools = tuple(self._tool(spec) for spec in op.tools)
-                self._cores[op.branch].submit(ShowTools(tools, self._where(op.line, op.file)))
+                plain = all(isinstance(part, str) for part in op.parts)
+                self._cores[op.branch].submit(self._prepared[op] if plain else self._quoting(op))
+            case RoleOp() | ToolsOp():
+                self._cores[op.branch].submit(self._prepared[op])
+            case GenOp() | SelectOp() | ScopeOp():
+                core, expr = self._cores[op.branch], self._prepared[op]
+                core.submit(expr)
+                if op.slot >= 0:
+                    self.slots[op.slot] = core.declared[expr]
             case SetOp():
                 slot = DerivedSlot([self.slots[ref.slot] for ref in _refs(op.value)], self._derived(op.value))
                 self._cores[op.branch].declare(op.name, slot)
@@ -122,7 +133,7 @@ class Replay:
                 outer = self._cores[0].run
                 run = Run(op.program, outer.backend, streamed=outer.streamed, answer_tools=outer.answer_tools)
                 self.runs.append(run)
-                outer.inner.add(run)
+                outer.add_inner(run)
                 self._cores[op.branch] = StateCore(run, self._open())
             case ForkOp():
                 children = AsyncState(self._cores[op.branch])._children(len(op.children))
@@ -131,49 +142,16 @@ class Replay:
                 states = [AsyncState(self._cores[child]) for child in op.children]
                 AsyncGroup(self._cores[op.branch], states).join(op.mode)
 
-    def _text(self, op: TextOp) -> Expr:
-        where = self._where(op.line, op.file)
+    def _quoting(self, op: TextOp) -> Expr:
         parts: list[str | tuple[Slot, int]] = []
         for part in op.parts:
-            if isinstance(part, Ref):
-                known = self._arguments[part.argument] if part.argument else (self.slots[part.slot], part.item)
-                parts.append(known)
-            else:
+            if isinstance(part, str):
                 parts.append(part)
-        if all(isinstance(part, str) for part in parts):
-            return Text("".join(str(part) for part in parts), where)
-        return Deferred(tuple(parts), where)
-
-    def _call(self, op: GenOp | SelectOp) -> None:
-        local = self._exprs[op.slot] if op.slot < len(self._exprs) else None
-        where = local.where if isinstance(local, (Gen, Select)) else self._where(op.line, op.file)
-        call: Expr
-        if isinstance(op, SelectOp):
-            call = Select(op.name, op.choices, as_method(op.method), where=where)
-        else:
-            constraint = None if op.constraint is None else Constraint(op.constraint, op.what, op.whole)
-            parse = local.parse if isinstance(local, Gen) else None
-            asked = op.tools
-            use = None
-            if asked is not None:
-                use = ToolUse(
-                    tuple(self._tool(spec) for spec in asked.tools), asked.max_rounds, asked.choice, asked.errors
-                )
-            call = Gen(op.name, make_options(op.options), constraint, parse, where, use)
-        core = self._cores[op.branch]
-        core.submit(call)
-        self._keep(core, op.slot, call)
-
-    def _keep(self, core: StateCore, slot: int, call: Expr) -> None:
-        self.slots[slot] = core.declared[call]
-        if slot < len(self._exprs):
-            core.declared[self._exprs[slot]] = self.slots[slot]
-
-    def _where(self, line: int, file: str = "") -> Where:
-        return Where(file or self.graph.file, line, self.graph.name)
-
-    def _tool(self, spec: ToolSpec) -> Tool:
-        return self._tools.get(spec.name) or Tool(spec.name, spec.description, spec.parameters)
+            else:
+                parts.append(self._arguments[part.argument] if part.argument else (self.slots[part.slot], part.item))
+        known = [part for part in parts if isinstance(part, str)]
+        where = self._prepared.where(op)
+        return Text("".join(known), where) if len(known) == len(parts) else Deferred(tuple(parts), where)
 
     # ------------------------------------------------------------ the result
 

@@ -26,6 +26,25 @@ current_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("ramet_
 class Run:
     """``body_done``: the body has returned (or raised)."""
 
+    __slots__ = (
+        "__weakref__",
+        "_cores",
+        "_inner",
+        "_lock",
+        "answer_tools",
+        "backend",
+        "body_done",
+        "body_error",
+        "calls",
+        "held",
+        "on_cancel",
+        "options",
+        "program",
+        "spec_tokens",
+        "started",
+        "streamed",
+    )
+
     def __init__(
         self,
         program: str,
@@ -46,9 +65,8 @@ class Run:
         self.on_cancel: Callable[[], None] | None = None
         self.body_done = False
         self.body_error: BaseException | None = None
-        self.cores: weakref.WeakSet[StateCore] = weakref.WeakSet()
-        self.inner: weakref.WeakSet[Run] = weakref.WeakSet()
-        """Programs that the body has called."""
+        self._cores: list[weakref.ref[StateCore]] = []
+        self._inner: tuple[weakref.ref[Run], ...] = ()
         self.started = time.monotonic()
         self.calls: list[CallRecord] = []
         """Every call of every branch, as they ended."""
@@ -58,11 +76,17 @@ class Run:
 
     def add(self, core: StateCore) -> None:
         with self._lock:
-            self.cores.add(core)
+            if len(self._cores) >= 64 and not len(self._cores) & len(self._cores) - 1:
+                self._cores = [reference for reference in self._cores if reference() is not None]
+            self._cores.append(weakref.ref(core))
+
+    def add_inner(self, run: Run) -> None:
+        """A program that the body has called."""
+        self._inner = (*(one for one in self._inner if one() is not None), weakref.ref(run))
 
     def members(self) -> list[StateCore]:
         with self._lock:
-            return list(self.cores)
+            return [core for reference in self._cores if (core := reference()) is not None]
 
     def may_declare(self) -> bool:
         """A name that is not known yet may still come: the body runs, and the caller is not the body itself."""
@@ -86,5 +110,7 @@ class Run:
             self.backend.loop.call(self.on_cancel)
         for core in self.members():
             core.cancel(reason)
-        for run in list(self.inner):
-            run.cancel(reason)
+        for reference in self._inner:
+            run = reference()
+            if run is not None:
+                run.cancel(reason)

@@ -19,16 +19,18 @@ class Waiters:
     __slots__ = ("_futures",)
 
     def __init__(self) -> None:
-        self._futures: list[asyncio.Future[None]] = []
+        self._futures: list[asyncio.Future[None]] | None = None
 
     def wake(self) -> None:
-        futures, self._futures = self._futures, []
-        for future in futures:
+        futures, self._futures = self._futures, None
+        for future in futures or ():
             if not future.done():
                 future.set_result(None)
 
     async def wait(self) -> None:
         future = asyncio.get_running_loop().create_future()
+        if self._futures is None:
+            self._futures = []
         self._futures.append(future)
         await future
 
@@ -86,7 +88,19 @@ class Slot(Protocol):
 class CallSlot:
     """The variable of one call. ``stream`` is its text as it arrives (choice 0 where n > 1)."""
 
-    __slots__ = ("_error", "_meta", "_value", "_waiters", "done", "logprobs", "name", "parse", "stream", "where")
+    __slots__ = (
+        "_error",
+        "_make_meta",
+        "_meta",
+        "_value",
+        "_waiters",
+        "done",
+        "logprobs",
+        "name",
+        "parse",
+        "stream",
+        "where",
+    )
 
     def __init__(self, name: str | None, where: Where = UNKNOWN, parse: Callable[[str], Any] | None = None) -> None:
         self.name = name
@@ -94,15 +108,17 @@ class CallSlot:
         self.parse = parse
         self.done = False
         self.stream = TextLog()
-        self.logprobs: list[Any] = []
-        """Log-probabilities of the chunks, in the same order as ``stream.parts`` arrive; for streamed meta data."""
+        self.logprobs: list[tuple[int, Any]] | None = None
+        """(part of the stream, log-probabilities that came with it), of the parts that have some."""
         self._value: Value = None
         self._meta: Any = None
+        self._make_meta: Callable[[], Any] | None = None
         self._error: Exception | None = None
         self._waiters = Waiters()
 
-    def resolve(self, value: Value, meta: Any = None) -> None:
-        self._value, self._meta = value, meta
+    def resolve(self, value: Value, meta: Any = None, make_meta: Callable[[], Any] | None = None) -> None:
+        """``make_meta``: makes the meta information when somebody asks for it, in place of ``meta``."""
+        self._value, self._meta, self._make_meta = value, meta, make_meta
         self._finish()
 
     def fail(self, error: Exception) -> None:
@@ -132,8 +148,8 @@ class CallSlot:
         if self.parse is None:
             return value
         if isinstance(value, list):
-            return [self._parsed(text, meta) for text, meta in zip(value, self._meta, strict=True)]
-        return self._parsed(value, self._meta)
+            return [self._parsed(text, meta) for text, meta in zip(value, self.meta(), strict=True)]
+        return self._parsed(value, self.meta())
 
     def _parsed(self, text: str, meta: Any) -> Any:
         assert self.parse is not None
@@ -147,6 +163,8 @@ class CallSlot:
     def meta(self) -> Any:
         if self._error is not None:
             raise self._error.with_traceback(None)
+        if self._make_meta is not None:
+            self._meta, self._make_meta = self._make_meta(), None
         return self._meta
 
 

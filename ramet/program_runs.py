@@ -10,8 +10,8 @@ from typing import Protocol
 from ramet.engine_backend import EngineBackend
 from ramet.frontend_lang.backend import Delta, GenCall, Outcome, Scores
 from ramet.frontend_lang.core import StateCore
-from ramet.frontend_lang.graph import Graph
 from ramet.frontend_lang.options import Options
+from ramet.frontend_lang.prepared import Prepared
 from ramet.frontend_lang.replay import Replay
 from ramet.frontend_lang.run import Run
 from ramet.frontend_lang.slot import CallSlot, Slot
@@ -27,19 +27,26 @@ class ItemRun:
     """One run of a graph. ``calls``: tell of calls, not of variables."""
 
     def __init__(
-        self, item: int, backend: EngineBackend, graph: Graph, options: Options, say: Say, stream: bool, calls: bool
+        self,
+        item: int,
+        backend: EngineBackend,
+        prepared: Prepared,
+        options: Options,
+        say: Say,
+        stream: bool,
+        calls: bool,
     ) -> None:
         self.item, self.say, self.stream, self.calls = item, say, stream, calls
-        self._graph, self._backend = graph, backend
+        self._prepared, self._backend = prepared, backend
         self._roots = 0
         self._asked: dict[tuple[int, tuple[int, ...]], asyncio.Future[list[str] | None]] = {}
-        self._run = Run(graph.name, backend, options, streamed=stream, answer_tools=self._answers)
+        self._run = Run(prepared.graph.name, backend, options, streamed=stream, answer_tools=self._answers)
 
     async def go(self, arguments: Mapping[str, str]) -> None:
         """To the end, of which it tells. Cancelling ends its calls."""
-        run, graph = self._run, self._graph
+        run, graph = self._run, self._prepared.graph
         core = StateCore(run, self._open())
-        replay = Replay(core, graph, (), {**graph.defaults, **arguments}, open_branch=self._open)
+        replay = Replay(core, self._prepared, {**graph.defaults, **arguments}, self._open)
         run.held.append(replay)
         follower: Follower = Quiet() if self.calls else Variables(self, core)
         try:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from ramet.engine_backend import EngineBackend
 from ramet.frontend_lang.loop import LoopThread
 from ramet.frontend_lang.options import Options, make_options
+from ramet.frontend_lang.prepared import Prepared
 from ramet.program_runs import ItemRun
 from ramet.program_wire import CallNews, Line, NewsBody, ProgramsBody, frame
 from ramet.runtime.frontend.http.errors import HttpError, bad_request
@@ -58,7 +59,12 @@ def add_program_routes(app: FastAPI) -> None:
             asked = _body.decode(await read_body(request))
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise bad_request(str(error), None, "invalid_type") from None
-        batch = Batch(backend_of(request.state.tenant), asked, _checked(asked), request.state.tenant)
+        tenant, options = request.state.tenant, _checked(asked)
+        try:
+            prepared = Prepared(asked.graph)
+        except (TypeError, ValueError) as error:
+            raise bad_request(str(error), "graph") from None
+        batch = Batch(backend_of(tenant), asked, prepared, options, tenant)
         batches[batch.name] = batch
         watch = watcher(request, batch.cancel)
 
@@ -108,13 +114,16 @@ def _checked(asked: ProgramsBody) -> Options:
 class Batch:
     """All runs of one request."""
 
-    def __init__(self, backend: EngineBackend, asked: ProgramsBody, options: Options, tenant: str) -> None:
+    def __init__(
+        self, backend: EngineBackend, asked: ProgramsBody, prepared: Prepared, options: Options, tenant: str
+    ) -> None:
         self.name = secrets.token_hex(16)
         self.tenant = tenant
         self.calls = asked.answer == "calls"
         self._backend, self._asked, self._options = backend, asked, options
         self._out: list[bytes] = []
         self._news = asyncio.Event()
+        self._prepared = prepared
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._runs: dict[int, ItemRun] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -158,7 +167,7 @@ class Batch:
     async def _one(self, item: int, arguments: Mapping[str, str]) -> None:
         async with self._gate:
             asked = self._asked
-            run = ItemRun(item, self._backend, asked.graph, self._options, self._say, asked.stream, self.calls)
+            run = ItemRun(item, self._backend, self._prepared, self._options, self._say, asked.stream, self.calls)
             self._runs[item] = run
             try:
                 await run.go(arguments)
