@@ -189,6 +189,20 @@ def test_tools_in_plain_words_where_the_template_has_none(meta: ModelMeta) -> No
         chat.render([{"role": "assistant", "content": "", "tool_calls": [broken]}])
 
 
+def test_tools_go_to_the_user_where_the_template_has_no_system_message(meta: ModelMeta) -> None:
+    text = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    rendered = template(meta, text).render([{"role": "user", "content": "Hello"}], tools=[tool])
+    assert rendered.startswith("<user>You can call") and '"name": "f"' in rendered and rendered.endswith("\n\nHello")
+    with pytest.raises(InvalidRequest, match="System role"):
+        template(meta, text).render(
+            [{"role": "system", "content": "S"}, {"role": "user", "content": "Hello"}], tools=[tool]
+        )
+
+
 def test_tools_by_the_template_where_it_has_them(meta: ModelMeta) -> None:
     chat = template(meta, WITH_TOOLS)
     assert chat.supports_tools

@@ -94,7 +94,7 @@ class ChatTemplate:
         if not prepared:
             raise InvalidRequest("messages is empty; at least one message is needed.", param="messages")
         if not self.supports_tools:
-            prepared = plain_messages(prepared, tools, self.default_system)
+            prepared = plain_messages(prepared, tools, self.default_system, has_system=not tools or self._has_system)
             tools = None
         return self._render(prepared, add_generation_prompt, tools, **variables)
 
@@ -141,6 +141,15 @@ class ChatTemplate:
             return "probe_tool" in self._render([{"role": "user", "content": "x"}], True, [probe])
         except InvalidRequest:
             return False
+
+    @cached_property
+    def _has_system(self) -> bool:
+        """The template takes a system message in front of the user's."""
+        try:
+            self._render([{"role": "system", "content": "x"}, {"role": "user", "content": "x"}], True, None)
+        except InvalidRequest:
+            return False
+        return True
 
     @cached_property
     def default_system(self) -> str:

@@ -43,9 +43,14 @@ def call_text(call: Mapping[str, object]) -> str:
 
 
 def plain_messages(
-    messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping[str, object]] | None, default_system: str
+    messages: Sequence[Mapping[str, object]],
+    tools: Sequence[Mapping[str, object]] | None,
+    default_system: str,
+    *,
+    has_system: bool = True,
 ) -> list[dict[str, object]]:
-    """``messages`` with string content, tools and calls turned into text of the three plain roles."""
+    """``messages`` with string content, tools and calls turned into text of the three plain roles. ``has_system``: the
+    template takes a system message; else the tools go in front of the first message."""
     result: list[dict[str, object]] = []
     for message in messages:
         content = str(message["content"])
@@ -62,6 +67,8 @@ def plain_messages(
         text = tools_text(tools)
         if result and result[0]["role"] == "system":
             result[0] = {**result[0], "content": f"{result[0]['content']}\n\n{text}".strip()}
-        else:
+        elif has_system or not result:
             result.insert(0, {"role": "system", "content": f"{default_system}\n\n{text}".strip()})
+        else:
+            result[0] = {**result[0], "content": f"{text}\n\n{result[0]['content']}".strip()}
     return result
