@@ -159,3 +159,62 @@ def test_a_text_that_can_be_spelled_is_reached(tokenizer, kind, text):
 
 def test_missing_bytes():
     assert missing_bytes([bytes(range(255))]) == {255}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("lark", 'start: "a" | "b\\x04"\n'),
+        ("lark", "start: /a[\\x04]/\n"),
+        ("lark", 'start: x // "fine"\nx: "ok" "\\x04"\n'),
+        ("gbnf", 'root ::= "a" "\\x04"\n'),
+    ],
+)
+def test_a_grammar_that_asks_for_a_byte_without_a_token_is_refused_by_name(tokenizer, kind, text):
+    assert b"\x04" not in b"".join(tokenizer.token_table)
+    with pytest.raises(UnsupportedConstraint, match=r"0x04|U\+0004") as refusal:
+        compile(ConstraintSpec(kind, text), tokenizer)
+    assert refusal.value.keyword == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "a" /[^a]+/ // never "\\x04"\n',
+        "start: /[\\x00-\\x7f]+/\n",
+        'start: %json {"type": "string", "const": "a\\u0001"} "é"\n',
+    ],
+)
+def test_a_grammar_that_can_be_written_is_not_refused(tokenizer, text):
+    compile(ConstraintSpec("lark", text), tokenizer)
+
+
+FORCED = [
+    ({"ssid": {"type": "string"}, "band": {"enum": ["5 GHz"]}}, ["ssid", "band"], "", '{"ssid":"', False),
+    ({"orderId": {"type": "string"}, "orderName": {"type": "string"}}, [], '{"', "order", False),
+    (
+        {"first_name": {"enum": ["Al"]}, "last_name": {"enum": ["Bo"]}},
+        ["first_name", "last_name"],
+        "",
+        '{"first_name":"Al","last_name":"Bo"}',
+        True,
+    ),
+    ({"k": {"enum": ["v"]}}, ["k"], '{"k"', ':"v"}', True),
+]
+
+
+@pytest.mark.parametrize(("properties", "required", "text", "wanted", "all_of_it"), FORCED)
+def test_forced_ids_are_a_beginning_of_the_forced_text(tokenizer, properties, required, text, wanted, all_of_it):
+    """Cases that other runtimes got wrong: blanks that were not there, a common beginning taken for a token."""
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    matcher = compile(ConstraintSpec("json_schema", json.dumps(schema)), tokenizer).matcher()
+    assert matcher.advance(tokenizer.encode(text)) or not text
+    ids = matcher.forced()
+    spelled = b"".join(tokenizer.token_table[token] for token in ids)
+    assert wanted.encode().startswith(spelled)
+    if all_of_it:
+        assert spelled == wanted.encode() and tokenizer.encode(wanted) == ids
+        assert matcher.advance(ids) and matcher.finished
+    if wanted == "order":
+        for key in properties:
+            assert tokenizer.encode(f'{text}{key}":')[1 : 1 + len(ids)] == ids

@@ -36,6 +36,10 @@ RULES = 500_000
 """Bound of the symbols of a grammar (the engine's default)."""
 
 
+_SPELLERS = {"json_schema": "const", "structural": "tags"}
+"""What asks for literal text, by kind of specification; of others it is the specification itself."""
+
+
 class Compiler:
     """Compiles for one tokeniser. ``tables``: folder in which tables of the table lane are kept; None: nowhere."""
 
@@ -64,13 +68,13 @@ class Compiler:
         self._check_spelling(spec, form)
         if form.lang is not None and lane_of(spec, form.lang) == "table":
             return Ready("table", lang=encode(form.lang))
-        return Ready("engine", form.grammar, form.plan)
+        return Ready("engine", form.grammar, form.plan, close_after=form.close_after)
 
     def build(self, ready: Ready) -> CompiledConstraint:
         """Raises a kind of ``ConstraintError``."""
         if ready.lane == "table" and ready.lang is not None:
             return TableConstraint(self._tables.get(decode(ready.lang), self.vocabulary), self.vocabulary)
-        return engine_constraint(ready.grammar, ready.plan, self.vocabulary)
+        return engine_constraint(ready.grammar, ready.plan, self.vocabulary, ready.close_after)
 
     def _check_spelling(self, spec: ConstraintSpec, form: Lowered) -> None:
         """Refuse what asks for text that no tokens spell."""
@@ -78,18 +82,20 @@ class Compiler:
         if unspeakable:
             raise UnsupportedConstraint(
                 f"the constraint asks for text with byte 0x{unspeakable[0]:02X}, which no token of the model can spell",
-                keyword="const",
+                keyword=_SPELLERS.get(spec.kind, spec.kind),
             )
         for each in form.classes:
             if each and not each - self.vocabulary.unspeakable:
                 raise UnsupportedConstraint(
                     f"the constraint asks for a character like U+{each.ranges[0][0]:04X}, which no token of the model "
                     "can spell",
-                    keyword="regex" if spec.kind == "regex" else "pattern",
+                    keyword="pattern" if spec.kind == "json_schema" else spec.kind,
                 )
 
 
-def engine_constraint(grammar: str, plan: WatchPlan | None, vocabulary: Vocabulary) -> EngineConstraint:
+def engine_constraint(
+    grammar: str, plan: WatchPlan | None, vocabulary: Vocabulary, close_after: int = 0
+) -> EngineConstraint:
     """Raises a kind of ``ConstraintError``."""
     from llguidance import LLMatcher, LLParserLimits
 
@@ -103,7 +109,7 @@ def engine_constraint(grammar: str, plan: WatchPlan | None, vocabulary: Vocabula
             raise ConstraintTooComplex(f"the constraint is too complex: {message}")
         raise InvalidConstraint(f"the constraint does not compile: {message}")
     place = None if plan is None else root_of(plan)
-    return EngineConstraint(template, vocabulary, 4096 + 16 * len(grammar), place)
+    return EngineConstraint(template, vocabulary, 4096 + 16 * len(grammar), place, close_after)
 
 
 @contextmanager

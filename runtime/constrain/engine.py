@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 from ramet.runtime.constrain.base import Matcher
+from ramet.runtime.constrain.closing import ClosingMatcher
 from ramet.runtime.constrain.scanner import Place
 from ramet.runtime.constrain.unique import UniqueMatcher
 from ramet.runtime.constrain.vocabulary import Vocabulary
@@ -147,12 +148,25 @@ class EngineConstraint:
 
     lane = "engine"
 
-    def __init__(self, template: LLMatcher, vocabulary: Vocabulary, size: int, place: Place | None = None) -> None:
+    def __init__(
+        self,
+        template: LLMatcher,
+        vocabulary: Vocabulary,
+        size: int,
+        place: Place | None = None,
+        close_after: int = 0,
+    ) -> None:
         self._template = template
         self._vocabulary = vocabulary
         self._place = place
+        self._close_after = close_after
         self.size = size
 
     def matcher(self) -> Matcher:
-        inner = EngineMatcher(self._template.deep_copy(), self._vocabulary)
-        return inner if self._place is None else UniqueMatcher(inner, self._place, self._vocabulary.tokens)
+        vocabulary = self._vocabulary
+        matcher: Matcher = EngineMatcher(self._template.deep_copy(), vocabulary)
+        if self._place is not None:
+            matcher = UniqueMatcher(matcher, self._place, vocabulary.tokens)
+        if self._close_after:
+            matcher = ClosingMatcher(matcher, self._close_after, vocabulary.closers, vocabulary.table)
+        return matcher

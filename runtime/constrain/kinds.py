@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 from ramet.runtime.constrain.grammar import Grammar
+from ramet.runtime.constrain.lark_text import demands
 from ramet.runtime.constrain.scanner import WatchPlan
 from ramet.runtime.constrain.schema import Order, write
 from ramet.runtime.constrain.schema.graph import DYNAMIC
@@ -26,12 +28,14 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``order``: keys of objects as the schema gives them (``given``), or in any order (``any``: objects of up to 64 named
     keys; larger ones keep the order). ``documents``: schemas by URI that references may point to. ``substrings``:
-    string constants of the schema, each of which stands for the strings that a text holds.
+    string constants of the schema, each of which stands for the strings that a text holds. ``close_after``: how many
+    ids of a JSON value may be generated before it is brought to a close (0: no bound).
     """
 
     order: Order = "given"
     documents: Mapping[str, object] = {}
     substrings: Mapping[str, Substring] = {}
+    close_after: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +66,7 @@ def options_of(spec: ConstraintSpec) -> Options:
         return msgspec.json.decode(spec.options, type=Options)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidConstraint(
-            f"options of the constraint: {error}; possible are order, documents and substrings"
+            f"options of the constraint: {error}; possible are order, documents, substrings and close_after"
         ) from None
 
 
@@ -104,6 +108,8 @@ class Lowered:
     lang: Lang | None = None
     """The texts of a choice or regex."""
     classes: frozenset[CharSet] = frozenset()
+    close_after: int = 0
+    """See ``Options``."""
 
 
 def lowered(spec: ConstraintSpec) -> Lowered:
@@ -111,8 +117,10 @@ def lowered(spec: ConstraintSpec) -> Lowered:
     grammar = Grammar(flexible=spec.whitespace == "flexible")
     plan: WatchPlan | None = None
     lang: Lang | None = None
+    close_after = 0
     if spec.kind == "json_schema":
         options = options_of(spec)
+        close_after = options.close_after
         for constant, substring in options.substrings.items():
             grammar.stand_for(constant, substring)
         dynamic = any(keyword in spec.text for keyword in DYNAMIC)
@@ -126,12 +134,19 @@ def lowered(spec: ConstraintSpec) -> Lowered:
     elif spec.kind == "structural":
         start = _structural(grammar, spec)
     elif spec.kind == "lark":
-        return Lowered(spec.text)
+        return Lowered(spec.text, *_demands(spec.text))
     elif spec.kind == "gbnf":
-        return Lowered(_gbnf(spec.text))
+        text = _gbnf(spec.text)
+        return Lowered(text, *_demands(text))
     else:
         raise InvalidConstraint(f"constraint kind {spec.kind!r} is not known: use one of {', '.join(KINDS)}")
-    return Lowered(grammar.finish(start), frozenset(grammar.spelled), plan, lang, frozenset(grammar.classes))
+    spelled, classes = frozenset(grammar.spelled), frozenset(grammar.classes)
+    return Lowered(grammar.finish(start), spelled, plan, lang, classes, close_after)
+
+
+def _demands(text: str) -> tuple[frozenset[int], None, None, frozenset[CharSet]]:
+    spelled, classes = demands(text)
+    return spelled, None, None, classes
 
 
 def _gbnf(text: str) -> str:

@@ -19,12 +19,13 @@ KIND = "lowered"
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """``grammar`` and ``plan``: for the engine lane. ``lang``: for the table lane."""
+    """``grammar``, ``plan`` and ``close_after``: for the engine lane. ``lang``: for the table lane."""
 
     lane: Literal["engine", "table"]
     grammar: str = ""
     plan: WatchPlan | None = None
     lang: LangData | None = None
+    close_after: int = 0
 
 
 def to_spec(ready: Ready) -> ConstraintSpec:

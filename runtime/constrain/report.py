@@ -13,7 +13,7 @@ from ramet.runtime.constrain.kinds import lowered
 from ramet.runtime.constrain.schema.context import ARRAY, NUMBER, OBJECT, STRING, Context
 from ramet.runtime.constrain.schema.facts import KEYWORDS
 from ramet.runtime.constrain.schema.formats import ENFORCED
-from ramet.runtime.constrain.schema.graph import LATEST, Graph, Json, draft_of, escape
+from ramet.runtime.constrain.schema.graph import LATEST, Graph, Json, draft_of, escape, subschemas
 from ramet.runtime.constrain.schema.instances import Instances, NoInstance
 from ramet.runtime.constrain.schema.scalars import positive
 from ramet.runtime.constrain.schema.values import Values
@@ -27,21 +27,6 @@ REFUSALS = 20
 
 _IDENTIFIERS = frozenset(
     ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions")
-)
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_NODES = (
-    "items",
-    "additionalItems",
-    "additionalProperties",
-    "propertyNames",
-    "contains",
-    "not",
-    "if",
-    "then",
-    "else",
-    "unevaluatedItems",
-    "unevaluatedProperties",
 )
 
 
@@ -177,18 +162,8 @@ def _nodes(schema: Json, pointer: str) -> Iterator[tuple[str, dict[str, Json]]]:
     if not isinstance(schema, dict):
         return
     yield pointer, schema
-    for keyword in _MAPS:
-        group = schema.get(keyword)
-        if isinstance(group, dict):
-            for name, child in group.items():
-                yield from _nodes(child, f"{pointer}/{escape(keyword)}/{escape(name)}")
-    for keyword in _LISTS:
-        items = schema.get(keyword)
-        if isinstance(items, list):
-            for index, child in enumerate(items):
-                yield from _nodes(child, f"{pointer}/{keyword}/{index}")
-    for keyword in _NODES:
-        yield from _nodes(schema.get(keyword), f"{pointer}/{keyword}")
+    for child, place in subschemas(schema, pointer):
+        yield from _nodes(child, place)
 
 
 class _Proofs:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -156,12 +158,8 @@ def _read(path: Path) -> Table | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             return Table(**{name: file[name] for name in _ARRAYS})
-    except (OSError, ValueError, KeyError, EOFError):
-        return None
-    except Exception as error:  # zipfile's own errors, wherever the damage is
-        if type(error).__module__ in ("zipfile", "zlib"):
-            return None
-        raise
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None  # wherever the damage is
 
 
 def _write(path: Path, table: Table) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from ramet.runtime.constrain.closing import Closers, closers_of
 from ramet.runtime.constrain.forcing import Tails
 from ramet.runtime.constrain.strings.chars import CharSet, charset
 from ramet.runtime.constrain.trie import Trie, trie_of
@@ -58,6 +59,11 @@ class Vocabulary:
     def tails(self) -> Tails:
         """For forced ids."""
         return Tails(self.encode, self.table)
+
+    @cached_property
+    def closers(self) -> Closers:
+        """For values that are brought to a close."""
+        return closers_of(self.table, self.end_ids, self.words)
 
     @cached_property
     def trie(self) -> Trie:

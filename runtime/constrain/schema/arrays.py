@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import combinations
 
+from ramet.runtime.constrain.schema.branch import (
+    Absorbing,
+    Scopes,
+    at_least_one,
+    conditional,
+    exactly_one,
+    refuted_applicators,
+)
 from ramet.runtime.constrain.schema.context import ARRAY, Conjunction, Context
 from ramet.runtime.constrain.schema.facts import Facts
 from ramet.runtime.constrain.schema.graph import Node
-from ramet.runtime.constrain.schema.objects import SUBSETS, Scopes, conditional, refuted_applicators
 from ramet.runtime.constrain.schema.scalars import Literal, negative, positive
 from ramet.runtime.protocol.errors import UnsupportedConstraint
 
@@ -45,18 +51,15 @@ class ItemPart:
     high: int | None = None
 
 
-class ArrayBranch:
+class ArrayBranch(Absorbing):
     """See ``solve.Branch``."""
 
     def __init__(self, context: Context) -> None:
-        self.context = context
+        super().__init__(context)
         self.choices: list[list[ItemPart]] = []
         self.layers: list[ItemLayer] = []
         self.counted: list[Counted] = []
         self.unique: list[Node] = []
-        self.low = 0
-        self.high: int | None = None
-        self.seen: set[tuple[Literal, Scopes]] = set()
         self.unevaluated: list[tuple[int, Node, Scopes]] = []
 
     def fork(self) -> ArrayBranch:
@@ -72,25 +75,6 @@ class ArrayBranch:
         self.layers.extend(part.layers)
         self.counted.extend(part.counted)
         return self.bound(part.low, part.high)
-
-    def bound(self, low: int, high: int | None) -> bool:
-        self.low = max(self.low, low)
-        if high is not None:
-            self.high = high if self.high is None else min(self.high, high)
-        return self.high is None or self.low <= self.high
-
-    def absorb(self, lit: Literal, scopes: Scopes = ()) -> bool:
-        lit = self.context.first(lit)
-        if (lit, scopes) in self.seen:
-            return True
-        if any((lit ^ 1, other) in self.seen for other in {scopes, ()}):
-            return False
-        self.seen.add((lit, scopes))
-        node = self.context.graph.by_index[lit >> 1]
-        facts = self.context.facts(node)
-        if lit & 1:
-            return self._absorb_negative(node, facts)
-        return self._absorb_positive(node, facts, scopes)
 
     def _absorb_positive(self, node: Node, facts: Facts, scopes: Scopes) -> bool:
         if facts.always is not None:
@@ -126,33 +110,16 @@ class ArrayBranch:
         if step == "all_of":
             return all(self.absorb(positive(child), scopes) for child in facts.all_of)
         if step == "any_of":
-            self.choices.append(self._any_of(node, facts, scopes))
+            self.choices.append([ItemPart(literals=way) for way in at_least_one(node, facts, scopes)])
         elif step == "one_of":
-            parts = []
-            for index, child in enumerate(facts.one_of):
-                others = self.context.overlapping(facts.one_of, index, ARRAY)
-                rest = tuple((negative(other), ()) for other in others)
-                parts.append(ItemPart(literals=((positive(child), scopes), *rest)))
-            self.choices.append(parts)
+            ways = exactly_one(self.context, facts, scopes, ARRAY)
+            self.choices.append([ItemPart(literals=way) for way in ways])
         elif step == "negated" and facts.negated is not None:
             return self.absorb(negative(facts.negated))
         elif step == "condition":
-            ways = [tuple((lit, scopes if keep else ()) for lit, keep in lits) for lits in conditional(facts)]
+            ways = conditional(facts, scopes)
             self.choices.append([ItemPart(literals=way) for way in ways])
         return True
-
-    def _any_of(self, node: Node, facts: Facts, scopes: Scopes) -> list[ItemPart]:
-        children = [(positive(child), scopes) for child in facts.any_of]
-        if not scopes:
-            return [ItemPart(literals=(child,)) for child in children]
-        if len(children) > SUBSETS:
-            raise UnsupportedConstraint(
-                f"anyOf at {node.at('anyOf')} has over {SUBSETS} alternatives under an unevaluated keyword",
-                keyword="anyOf",
-                pointer=node.at("anyOf"),
-            )
-        sizes = range(1, len(children) + 1)
-        return [ItemPart(literals=chosen) for size in sizes for chosen in combinations(children, size)]
 
     def _absorb_negative(self, node: Node, facts: Facts) -> bool:
         if facts.always is not None:

@@ -184,9 +184,8 @@ class Context:
             self._kinds[lit] = EVERY  # while it is being worked out
             try:
                 found = self._negative_kinds(lit) if lit & 1 else self._positive_kinds(lit)
-            except Exception:
+            finally:
                 del self._kinds[lit]
-                raise
             self._kinds[lit] = found
         return found
 

@@ -291,10 +291,11 @@ class Graph:
                 resource.anchors[legacy[1:]] = (value, pointer)
             if value.get("$recursiveAnchor") is True and value is resource.root:
                 resource.recursive = True
-            stack.extend((child, place, resource) for child, place in _children(value, pointer))
+            stack.extend((child, place, resource) for child, place in subschemas(value, pointer))
 
 
-def _children(schema: dict[str, Json], pointer: str) -> Iterator[tuple[Json, str]]:
+def subschemas(schema: dict[str, Json], pointer: str) -> Iterator[tuple[Json, str]]:
+    """The schemas right under a schema, in keywords that hold some, with their pointers."""
     for keyword in _CHILD_MAPS:
         group = schema.get(keyword)
         if isinstance(group, dict):

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import combinations
 
+from ramet.runtime.constrain.schema.branch import (
+    Absorbing,
+    Scopes,
+    at_least_one,
+    conditional,
+    exactly_one,
+    refuted_applicators,
+)
 from ramet.runtime.constrain.schema.clauses import Clause, absent, present
 from ramet.runtime.constrain.schema.context import OBJECT, Context
 from ramet.runtime.constrain.schema.facts import Facts
@@ -14,14 +21,8 @@ from ramet.runtime.constrain.schema.scalars import Literal, negative, positive
 from ramet.runtime.constrain.strings.lang import Lang, contains
 from ramet.runtime.protocol.errors import UnsupportedConstraint
 
-SUBSETS = 5
-"""Alternatives of an anyOf under unevaluatedProperties / unevaluatedItems: their subsets are looked at one by one."""
-
 FEW = 2
 """Ways to fail a schema up to which they are looked at one by one: that finds contradictions sooner."""
-
-Scopes = tuple[int, ...]
-"""Which ``unevaluated*`` keywords see what a schema evaluates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +83,16 @@ class Part:
         return len(self.clauses) + len(self.somewhere) + len(self.values) == 1 and (only_absent or not self.clauses)
 
 
-class ObjectBranch:
+class ObjectBranch(Absorbing):
     """See ``solve.Branch``."""
 
     def __init__(self, context: Context) -> None:
-        self.context = context
+        super().__init__(context)
         self.choices: list[list[Part]] = []
         self.layers: list[Layer] = []
         self.names: list[Literal] = []
         self.clauses: list[Clause] = []
         self.duties: list[Duty] = []
-        self.low = 0
-        self.high: int | None = None
-        self.seen: set[tuple[Literal, Scopes]] = set()
         self.unevaluated: list[tuple[int, Literal, Scopes]] = []
 
     def fork(self) -> ObjectBranch:
@@ -116,12 +114,6 @@ class ObjectBranch:
         clauses = [*part.clauses, *(present(key) for key, _ in part.values)]
         return self.bound(part.low, part.high) and self.demand(clauses) and self._consistent(before)
 
-    def bound(self, low: int, high: int | None) -> bool:
-        self.low = max(self.low, low)
-        if high is not None:
-            self.high = high if self.high is None else min(self.high, high)
-        return self.high is None or self.low <= self.high
-
     def demand(self, clauses: Iterable[Clause]) -> bool:
         """Units that contradict each other are found here, the rest when keys are written."""
         for clause in clauses:
@@ -132,19 +124,6 @@ class ObjectBranch:
                 if frozenset(((key, not sign),)) in self.clauses:
                     return False
         return True
-
-    def absorb(self, lit: Literal, scopes: Scopes = ()) -> bool:
-        lit = self.context.first(lit)
-        if (lit, scopes) in self.seen:
-            return True
-        if any((lit ^ 1, other) in self.seen for other in {scopes, ()}):
-            return False
-        self.seen.add((lit, scopes))
-        node = self.context.graph.by_index[lit >> 1]
-        facts = self.context.facts(node)
-        if lit & 1:
-            return self._absorb_negative(node, facts)
-        return self._absorb_positive(node, facts, scopes)
 
     def _absorb_positive(self, node: Node, facts: Facts, scopes: Scopes) -> bool:
         if facts.always is not None:
@@ -178,40 +157,20 @@ class ObjectBranch:
         elif step == "all_of":
             return all(self.absorb(positive(child), scopes) for child in facts.all_of)
         elif step == "any_of":
-            self.choices.append(self._any_of(node, facts, scopes))
+            self.choices.append([Part(literals=way) for way in at_least_one(node, facts, scopes)])
         elif step == "one_of":
-            self.choices.append(self._one_of(facts, scopes))
+            ways = exactly_one(self.context, facts, scopes, OBJECT)
+            self.choices.append([Part(literals=way) for way in ways])
         elif step == "negated" and facts.negated is not None:
             return self.absorb(negative(facts.negated))
         elif step == "condition":
-            ways = [tuple((lit, scopes if keep else ()) for lit, keep in lits) for lits in conditional(facts)]
+            ways = conditional(facts, scopes)
             self.choices.append([Part(literals=way) for way in ways])
         elif step == "dependent":
             for key, child in facts.dependent.items():
                 there = Part(literals=((positive(child), scopes),), clauses=(present(key),))
                 self.choices.append([there, Part(clauses=(absent(key),))])
         return True
-
-    def _any_of(self, node: Node, facts: Facts, scopes: Scopes) -> list[Part]:
-        children = [(positive(child), scopes) for child in facts.any_of]
-        if not scopes:
-            return [Part(literals=(child,)) for child in children]
-        if len(children) > SUBSETS:
-            raise UnsupportedConstraint(
-                f"anyOf at {node.at('anyOf')} has over {SUBSETS} alternatives under an unevaluated keyword",
-                keyword="anyOf",
-                pointer=node.at("anyOf"),
-            )
-        sizes = range(1, len(children) + 1)
-        return [Part(literals=chosen) for size in sizes for chosen in combinations(children, size)]
-
-    def _one_of(self, facts: Facts, scopes: Scopes) -> list[Part]:
-        parts = []
-        for index, child in enumerate(facts.one_of):
-            others = self.context.overlapping(facts.one_of, index, OBJECT)
-            rest = tuple((negative(other), ()) for other in others)
-            parts.append(Part(literals=((positive(child), scopes), *rest)))
-        return parts
 
     def _absorb_negative(self, node: Node, facts: Facts) -> bool:
         if facts.always is not None:
@@ -319,34 +278,3 @@ def layer_of(facts: Facts, scopes: Scopes) -> Layer:
         None if facts.additional is None else positive(facts.additional),
         scopes,
     )
-
-
-def conditional(facts: Facts) -> list[list[tuple[Literal, bool]]]:
-    """if / then / else as two alternatives: literals, and whether what they evaluate counts."""
-    assert facts.condition is not None
-    yes: list[tuple[Literal, bool]] = [(positive(facts.condition), True)]
-    no: list[tuple[Literal, bool]] = [(negative(facts.condition), False)]
-    if facts.then is not None:
-        yes.append((positive(facts.then), True))
-    if facts.otherwise is not None:
-        no.append((positive(facts.otherwise), True))
-    return [yes, no]
-
-
-def refuted_applicators(facts: Facts) -> Iterable[list[Literal]]:
-    """Ways in which a value can fail the in-place applicators."""
-    for child in (*facts.refs, *facts.all_of):
-        yield [negative(child)]
-    if facts.any_of:
-        yield [negative(child) for child in facts.any_of]
-    if facts.one_of:
-        yield [negative(child) for child in facts.one_of]
-        for left, right in combinations(facts.one_of, 2):
-            yield [positive(left), positive(right)]
-    if facts.negated is not None:
-        yield [positive(facts.negated)]
-    if facts.condition is not None:
-        if facts.then is not None:
-            yield [positive(facts.condition), negative(facts.then)]
-        if facts.otherwise is not None:
-            yield [negative(facts.condition), negative(facts.otherwise)]
