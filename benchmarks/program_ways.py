@@ -21,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from dsl_server import served
 from ramet.frontend_lang.backend import Branch, Delta, GenCall, Outcome, Scores
 from ramet.frontend_lang.token_branch import TokenBranch
 from ramet.runtime.protocol.config import Switches
+from ramet.runtime.protocol.messages import Usage
 
 import ramet as rt
 from ramet.engine_backend import EngineBackend
@@ -59,10 +61,20 @@ class Trie:
             node = node.setdefault(token, {})
 
 
-class NotedBranch(TokenBranch):
-    """Writes down the ids of every call: (prompt, what followed it, is a score)."""
+@dataclass
+class Note:
+    """One call: the ids of its prompt, what followed it (of a score: what was scored), what it used."""
 
-    def __init__(self, backend: EngineBackend, notes: list[tuple[Ids, list[Ids], bool]], path: Ids = ()) -> None:
+    prompt: Ids
+    after: list[Ids] = field(default_factory=list)
+    is_score: bool = False
+    usage: Usage = field(default_factory=Usage)
+
+
+class NotedBranch(TokenBranch):
+    """Writes down the ids of every call, and what it used."""
+
+    def __init__(self, backend: EngineBackend, notes: list[Note], path: Ids = ()) -> None:
         super().__init__(backend, path)
         self.notes = notes
 
@@ -72,10 +84,11 @@ class NotedBranch(TokenBranch):
 
     async def generate(self, call: GenCall, keep: bool, on_delta: Callable[[Delta], None]) -> list[Outcome]:
         await self._encode()
-        note: tuple[Ids, list[Ids], bool] = (tuple(self.ids), [], False)
+        note = Note(tuple(self.ids))
         self.notes.append(note)
         outcomes = await super().generate(call, keep, on_delta)
-        note[1].extend(outcome.ids for outcome in outcomes)
+        note.after = [outcome.ids for outcome in outcomes]
+        note.usage = outcomes[0].usage
         return outcomes
 
     async def score(self, choices: Sequence[str], unconditional: bool, call: GenCall) -> Scores:
@@ -83,7 +96,8 @@ class NotedBranch(TokenBranch):
         scores = await super().score(choices, unconditional, call)
         tails = [len(tokens) for tokens in scores.tokens]
         cut = len(scores.plan[0]) - tails[0]
-        self.notes.append(((*before, *scores.plan[0][:cut]), [plan[cut:] for plan in scores.plan], True))
+        prompt = (*before, *scores.plan[0][:cut])
+        self.notes.append(Note(prompt, [plan[cut:] for plan in scores.plan], True, scores.usage))
         return scores
 
 
@@ -91,20 +105,20 @@ class NotedBackend(EngineBackend):
     def __init__(self, engine: rt.Engine) -> None:
         inner = engine.backend
         super().__init__(inner.loop, inner.client, inner.tokenizer, inner.meta)
-        self.notes: list[tuple[Ids, list[Ids], bool]] = []
+        self.notes: list[Note] = []
 
     def open(self, path: Ids = ()) -> Branch:
         return NotedBranch(self, self.notes, path)
 
 
-def optimum(notes: list[tuple[Ids, list[Ids], bool]]) -> tuple[int, int]:
+def optimum(notes: list[Note]) -> tuple[int, int]:
     """(prompt tokens, those that an unbounded cache has)."""
     trie, prompt, found = Trie(), 0, 0
-    for ids, after, is_score in notes:
-        prompt += len(ids) + (sum(map(len, after)) if is_score else 0)
-        found += min(trie.match(ids), len(ids) - 1)
-        for more in after:
-            trie.add((*ids, *more[:-1]))
+    for note in notes:
+        prompt += len(note.prompt) + (sum(map(len, note.after)) if note.is_score else 0)
+        found += min(trie.match(note.prompt), len(note.prompt) - 1)
+        for more in note.after:
+            trie.add((*note.prompt, *more[:-1]))
     return prompt, found
 
 
@@ -158,11 +172,9 @@ def measure(case: Case, engine: rt.Engine, bare: rt.Engine, server: rt.RuntimeEn
     row["equal"] = all(other == first for other in others)
     noted = NotedBackend(engine)
     engine.flush_cache()
-    before: Any = engine.stats()["tokens"]
     ways.run(case, noted, full=True)
-    after: Any = engine.stats()["tokens"]
     prompt, found = optimum(noted.notes)
-    measured = (after["cached"] - before["cached"]) / (after["prompt"] - before["prompt"])
+    measured = sum(note.usage.cached for note in noted.notes) / sum(note.usage.prompt for note in noted.notes)
     row |= {"calls": len(noted.notes), "tokens": prompt, "expected": found / prompt, "measured": measured}
     without = EngineBackend(bare.backend.loop, bare.backend.client, bare.backend.tokenizer, bare.backend.meta)
     without.keeps = False

@@ -64,10 +64,7 @@ def _unknown(core: StateCore, name: object) -> BaseException:
 
 def settle(core: StateCore) -> None:
     """Wait for everything appended so far; raises the error of the state or its body."""
-    loop = core.run.backend.loop
-    if not loop.closed and (not core.idle or core.run.may_declare()):
-        loop.wait(_settled(core))
-    error = error_of(core)
+    error = own_error(core)
     if error is not None:
         raise error
 
@@ -89,12 +86,17 @@ def await_body(core: StateCore) -> None:
         core.run.backend.loop.wait(await_body_end(core))
 
 
-def first_error(core: StateCore) -> BaseException | None:
-    """The first error of a state, its body, and the branches joined into it; waits."""
+def own_error(core: StateCore) -> BaseException | None:
+    """The first error of a state and its body; waits."""
     loop = core.run.backend.loop
     if not loop.closed and (not core.idle or core.run.may_declare()):
         loop.wait(_settled(core))
-    own = error_of(core)
+    return error_of(core)
+
+
+def first_error(core: StateCore) -> BaseException | None:
+    """The first error of a state, its body, and the branches joined into it; waits."""
+    own = own_error(core)
     if own is not None:
         return own
     for child in core.children:

@@ -185,9 +185,12 @@ class State(_StateBase[R]):
         return self._returned
 
     def result(self) -> R:
-        """What the body returned; waits for it and raises what it raised."""
+        """What the body returned; waits for it and raises what it raised. Of a body that returned nothing, also the
+        error of a call that it appended and never read."""
         reading.await_body(self._core)
         error = self._core.run.body_error
+        if error is None and self._returned is None:
+            error = reading.own_error(self._core)
         if error is not None:
             raise error
         return self._returned  # type: ignore[return-value]

@@ -402,3 +402,27 @@ def test_a_typed_value_that_was_cut_says_so_and_how_to_bound_it(n: int) -> None:
     assert isinstance(caught.value.cause, ValueError) and caught.value.where.file == HERE
     assert state["value"] if n == 1 else all(state["value"])
     backend.close()
+
+
+def test_result_raises_the_error_of_a_call_that_nobody_read() -> None:
+    small = FakeBackend(context=10)
+
+    @rt.function
+    def silent(s: rt.State) -> None:
+        s += "a" * 50 + rt.gen("x")
+
+    @rt.function
+    def handled(s: rt.State) -> str:
+        s += "a" * 50 + rt.gen("x")
+        try:
+            return str(s["x"])
+        except rt.ProgramError:
+            return "nothing"
+
+    for compile in (False, True):
+        (state,) = silent.run_batch([()], backend=small, compile=compile)
+        with pytest.raises(rt.ProgramError, match="variable 'x'") as caught:
+            state.result()
+        assert caught.value.code == "context_length_exceeded"
+    assert handled.run(backend=small).result() == "nothing"
+    small.close()

@@ -23,10 +23,11 @@ class Case:
     program: rt.Function[Any]
     items: Callable[[bool], list[tuple[object, ...]]]
     live: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
-        return self.program.name
+        return self.label or self.program.name
 
 
 CASES = (
@@ -49,7 +50,7 @@ CASES = (
     Case("11", documents.document_qa, documents.qa_items),
     Case("11", documents.multi_document, documents.multi_items),
     Case("12", documents.chat, documents.chat_items),
-    Case("12", rt.function(documents.chat.body), documents.long_chat_items),
+    Case("12", documents.chat, documents.long_chat_items, label="chat_long"),
     Case("13", documents.mtbench, documents.mtbench_items),
     Case("14", documents.rag, documents.rag_items),
     Case("15", trees.self_consistency, trees.consistency_items),
