@@ -145,6 +145,10 @@ class State(_StateBase[R]):
         """The same as ``state[name]``."""
         return self[name]
 
+    def __str__(self) -> str:
+        """``ProgramState(TEXT)``, as programs written for SGLang expect; waits for the text."""
+        return f"ProgramState({self.text()})"
+
     def parsed(self, name: str | Expr) -> Any:
         """The typed value: pydantic model or JSON value of a schema, int, float, bool of a dtype; else the text."""
         return reading.find(self._core, name).typed()

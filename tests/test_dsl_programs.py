@@ -308,6 +308,15 @@ def test_gen_returns_at_once_and_in_never_waits() -> None:
     fake.close()
 
 
+def test_a_state_as_text_is_its_text(fake: FakeBackend) -> None:
+    @rt.function
+    def program(s: rt.State) -> None:
+        s += "a" + rt.gen("x", max_tokens=2)
+
+    state = program.run(backend=fake)
+    assert str(state) == f"ProgramState({state.text()})" and "'program': x" in repr(state)
+
+
 def test_none_is_refused_at_once(fake: FakeBackend) -> None:
     @rt.function
     def program(s: rt.State) -> None:

@@ -56,7 +56,7 @@ NAMES = [
     "user_end",
     "video",
 ]
-# These assert what a good model answers; here only that assertion may fail.
+# These assert what a good model answers; here only that may fail.
 QUALITY = {"test_few_shot_qa", "test_decode_int", "test_react", "test_decode_json"}
 RUN = [
     "test_few_shot_qa",
@@ -144,6 +144,6 @@ def test_a_program_runs_unchanged(programs: types.ModuleType, name: str) -> None
     arguments = {"check_answer": False} if "check_answer" in inspect.signature(program).parameters else {}
     try:
         program(**arguments)
-    except AssertionError:
+    except (AssertionError, ValueError):  # ValueError: the text is no JSON, which its regex does not ask for
         if name not in QUALITY:
             raise
