@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ramet.extraction.job import stream_record as stream_record
     from ramet.extraction.streaming import TypedSnapshots as TypedSnapshots
     from ramet.extraction.streaming import array_items as array_items
+    from ramet.extraction.streaming import partial_model as partial_model
     from ramet.extraction.streaming import snapshots as snapshots
     from ramet.extraction.verbatim import Verbatim as Verbatim
     from ramet.extraction.verbatim import VerbatimText as VerbatimText
@@ -114,7 +115,7 @@ _NAMES = {
     "ramet.endpoint": ("RuntimeEndpoint",),
     "ramet.engine": ("Engine",),
     "ramet.extraction.job": ("Extraction", "extract", "stream_record"),
-    "ramet.extraction.streaming": ("TypedSnapshots", "array_items", "snapshots"),
+    "ramet.extraction.streaming": ("TypedSnapshots", "array_items", "partial_model", "snapshots"),
     "ramet.extraction.verbatim": ("Verbatim", "VerbatimText"),
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names}

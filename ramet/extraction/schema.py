@@ -126,7 +126,7 @@ def load_module(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # it is the user's code: whatever it raises is named
         sys.modules.pop(path.stem, None)
         raise InvalidRequest(f"{path} fails when it is imported: {type(error).__name__}: {error}") from error
     return module

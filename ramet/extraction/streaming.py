@@ -35,13 +35,10 @@ def array_items(pieces: Iterable[str], field: str | None = None) -> Iterator[obj
     for piece in pieces:
         text += piece
         found = read(text)
-        name, array = _array(found.value, field)
-        depth = 0 if name is None else 1
-        # The last item may still grow, unless the text has gone past it.
-        inside = found.cut is not None and len(found.cut) > depth and (name is None or found.cut[0] == name)
-        whole = len(array) - inside
-        yield from array[given:whole]
-        given = max(given, whole)
+        name = _array(found.value, field)
+        whole = [value for path, value in found.items if path[:-1] == (() if name is None else (name,))]
+        yield from whole[given:]
+        given = max(given, len(whole))
 
 
 def partial_model(model: type[M]) -> type[BaseModel]:
@@ -99,11 +96,10 @@ class _Partials:
         return Any
 
 
-def _array(value: object, field: str | None) -> tuple[str | None, list[object]]:
-    if isinstance(value, list):
-        return None, value
+def _array(value: object, field: str | None) -> str | None:
+    """Name of the array whose items are wanted; None if it is the value itself."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if isinstance(inner, list) and field in (None, name):
-                return str(name), inner
-    return field, []
+                return str(name)
+    return None if isinstance(value, list) else field
