@@ -15,6 +15,7 @@ from fake_scheduler import ByteTokenizer, FakeScheduler, expected, fresh_epoch, 
 from ramet.runtime.frontend.client import Client, GenerateRequest, ScoreRequest
 from ramet.runtime.protocol import messages as m
 from ramet.runtime.protocol.errors import (
+    ConstraintCrashed,
     GenerationFailed,
     InvalidConstraint,
     InvalidRequest,
@@ -38,9 +39,9 @@ def compile_stub(spec: m.ConstraintSpec) -> object:
 @contextlib.asynccontextmanager
 async def scene(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Client, FakeScheduler]]:
     endpoint = f"ipc://{tmp_path}/f.sock"
-    client_settings = {key: settings.pop(key) for key in ("lost_s",) if key in settings}
+    client_settings = {key: settings.pop(key) for key in ("lost_s", "compile") if key in settings}
     async with FakeScheduler(endpoint, fresh_epoch(), **settings) as scheduler:
-        client = Client(endpoint, ByteTokenizer(), compile=compile_stub, **client_settings)
+        client = Client(endpoint, ByteTokenizer(), **{"compile": compile_stub, **client_settings})
         await client.start(5)
         try:
             yield client, scheduler
@@ -411,6 +412,30 @@ def test_constraints_are_compiled_before_and_sent_once_per_epoch(tmp_path: Path)
             await client.generate(GenerateRequest(PROMPT, max_tokens=2, constraint=good)).result()
             assert len(alive.specs) == 1
             await alive.die()
+
+    run(body)
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_a_compiler_that_was_killed_is_asked_again(tmp_path: Path, crashes: int) -> None:
+    left = [crashes]
+
+    def compile(spec: m.ConstraintSpec) -> object:
+        if left[0]:
+            left[0] -= 1
+            raise ConstraintCrashed("the process died")
+        return object()
+
+    async def body() -> None:
+        async with scene(tmp_path, compile=compile) as (client, _):
+            spec = m.ConstraintSpec("regex", "a+")
+            generation = client.generate(GenerateRequest(PROMPT, max_tokens=2, constraint=spec))
+            if crashes == 1:
+                assert len((await generation.result())[0].ids) == 2
+            else:
+                with pytest.raises(ConstraintCrashed):
+                    await generation.result()
+                assert (await client.generate(GenerateRequest(PROMPT, max_tokens=2, constraint=spec)).result())[0].ids
 
     run(body)
 

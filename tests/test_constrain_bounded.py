@@ -145,6 +145,20 @@ def test_the_check_after_a_killed_one_waits_for_the_replacement(tokenizer):
         bounded.close()
 
 
+def test_a_child_that_was_killed_while_idle_is_not_asked(tokenizer):
+    before = children()
+    compiler = BoundedCompiler(tokenizer)
+    try:
+        compiler.check(ConstraintSpec("regex", "a"))
+        (idle,) = children() - before
+        psutil.Process(idle).kill()
+        time.sleep(0.1)
+        compiler.check(ConstraintSpec("regex", "b"))
+        assert not psutil.pid_exists(idle)  # collected, too
+    finally:
+        compiler.close()
+
+
 def test_a_compile_that_takes_too_much_memory_is_stopped(tokenizer):
     bounded = BoundedCompiler(tokenizer, seconds=30, megabytes=8)
     bounded.warm()

@@ -107,7 +107,12 @@ class BoundedCompiler:
                 while self._starting and not self._idle:
                     self._changed.wait()  # sooner done than one more is there
                 child = self._idle.pop() if self._idle else None
-            if child is None or not child.alive:
+            if child is not None and not child.alive:  # something else has ended it while it was idle
+                with self._lock:
+                    self._live.discard(child)
+                child.kill()
+                child = None
+            if child is None:
                 child = self._start()
             try:
                 yield child
@@ -189,8 +194,13 @@ class _Child:
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        self.alive = True
+        self._killed = False
         self._base = 0
+
+    @property
+    def alive(self) -> bool:
+        """False also where something else has ended it."""
+        return not self._killed and self._process.poll() is None
 
     def greet(self, hello: bytes) -> None:
         """Wait until it has read the vocabulary. Raises ConstraintCrashed."""
@@ -207,7 +217,7 @@ class _Child:
         self._process.kill()
 
     def kill(self) -> None:
-        self.alive = False
+        self._killed = True
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

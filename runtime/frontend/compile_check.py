@@ -115,7 +115,10 @@ class CompileCheck:
 
     async def _run(self, key: str, spec: ConstraintSpec) -> None:
         try:
-            result = await asyncio.to_thread(self._compile, spec)
+            try:
+                result = await asyncio.to_thread(self._compile, spec)
+            except ConstraintCrashed:  # perhaps something else killed the child: a second crash is the constraint's
+                result = await asyncio.to_thread(self._compile, spec)
             self._remember(key, None)
             if isinstance(result, ConstraintSpec):
                 self._keep_lowered(key, result)
