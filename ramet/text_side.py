@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from ramet.frontend_lang.backend import Piece
 from ramet.runtime.frontend.chat import ChatTemplate
+from ramet.runtime.frontend.encoding import beside_loop
 from ramet.runtime.frontend.tools import tools_text
 from ramet.runtime.store import ModelMeta
 from ramet.runtime.tokenizer import Follows, Tokenizer
-
-_LONG_TEXT = 20_000
-"""Characters from which encoding gets a thread, so that streams go on meanwhile."""
 
 
 class TextSide:
@@ -55,7 +52,7 @@ class TextSide:
                 follows = "special"
                 continue
             encode = partial(self.tokenizer.encode, part, follows=follows)
-            ids += encode() if len(part) < _LONG_TEXT else await asyncio.to_thread(encode)
+            ids += await beside_loop(len(part), encode)
             follows = "text"
         bos = self.tokenizer.bos_id
         if start and self.meta.add_bos and bos is not None and ids[:1] != [bos]:

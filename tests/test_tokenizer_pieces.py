@@ -37,7 +37,7 @@ def test_pieces_are_those_of_the_whole(
     tokenizer: Tokenizer, shared: str, one: str, other: str, special: bool, piece: int
 ) -> None:
     def whole(text: str, special: bool) -> list[int]:
-        return tokenizer._whole(tokenizer._built(), text, special)
+        return tokenizer._whole(text, special)
 
     pieces = Pieces(whole, piece)
     for text in (shared + one, shared + other, shared + one):

@@ -144,7 +144,7 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
         listener.listen(2048)
         place = f"[{host}]" if ":" in host else host
         # The first text is then encoded without waiting for the tokeniser to be built; that holds no lock of Python's.
-        asyncio.get_running_loop().run_in_executor(None, lambda: session.tokenizer.hf)
+        asyncio.get_running_loop().run_in_executor(None, session.tokenizer.warm)
         scheme = "https" if arguments.ssl_certfile else "http"
         print(f"ramet serves {session.folder.meta.name} on {scheme}://{place}:{port}/v1", file=sys.stderr, flush=True)
         server = uvicorn.Server(config)

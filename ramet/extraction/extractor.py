@@ -16,6 +16,7 @@ from ramet.extraction.prompt import Frame
 from ramet.extraction.records import Record, RecordUsage, Status
 from ramet.extraction.schema import Target
 from ramet.extraction.sources import Document
+from ramet.runtime.frontend.encoding import beside_loop
 from ramet.runtime.protocol.errors import ConstraintError, InvalidRequest, RametError
 from ramet.runtime.protocol.messages import Usage
 
@@ -76,7 +77,7 @@ class Extractor:
         if not document.text.strip():  # else the model would invent a record, of status ok
             return Outcome(Record(document.id, "error", error="the document is empty", attempts=0), Usage())
         try:
-            ids, text = self.visible(document)
+            ids, text = await beside_loop(len(document.text), lambda: self.visible(document))
         except RametError as error:
             return Outcome(Record(document.id, "error", error=str(error), attempts=0), Usage())
         if len(ids) <= self._room:
@@ -173,9 +174,14 @@ class Extractor:
 
     async def _mapped(self, id: str | int, text: str) -> Outcome:
         """The chunks' records, merged: ok if all of them are, and the whole is."""
-        pieces = chunks(text, self._room, self._tokenizer)
+
+        def cut() -> tuple[list[Piece], list[list[int]]]:
+            pieces = chunks(text, self._room, self._tokenizer)
+            return pieces, [self._tokenizer.encode(piece.text) for piece in pieces]
+
+        pieces, encoded = await beside_loop(len(text), cut)
         outcomes = await asyncio.gather(
-            *(self._answered(id, self._tokenizer.encode(piece.text), piece.text) for piece in pieces)
+            *(self._answered(id, ids, piece.text) for piece, ids in zip(pieces, encoded, strict=True))
         )
         total = Answers()
         for outcome in outcomes:

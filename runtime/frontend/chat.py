@@ -103,10 +103,13 @@ class ChatTemplate:
         messages: Sequence[Message],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, object]] | None = None,
+        *,
+        check: Callable[[str], None] = lambda _: None,
         **variables: object,
     ) -> list[int]:
         """Ids of ``render``'s text. Control tokens of the template become their ids; the same letters inside a message
-        stay ordinary text, so no message can end a turn or open another one."""
+        stay ordinary text, so no message can end a turn or open another one. ``check``: sees the whole text
+        first, and may refuse it."""
         if self._tokenizer is None:
             raise TypeError("ChatTemplate was made without a tokenizer; pass one to use ids()")
         special = self._tokenizer.special_tokens
@@ -114,12 +117,14 @@ class ChatTemplate:
         written = [token for token in special if token in texts]
         if not written:
             text = self.render(messages, add_generation_prompt, tools, **variables)
+            check(text)
             return self._tokenizer.encode(text, special=True)
         stand_in = {token: chr(_PLACEHOLDERS + index) for index, token in enumerate(written)}
         if any(char in texts for char in stand_in.values()):
             raise InvalidRequest("a message holds both control tokens and private-use characters.", param="messages")
         hidden = [_replaced(message, stand_in) for message in messages]
         text = self.render([m for m in hidden if isinstance(m, Mapping)], add_generation_prompt, tools, **variables)
+        check(text)
         ids: list[int] = []
         follows: Follows = "nothing"
         back = {char: token for token, char in stand_in.items()}

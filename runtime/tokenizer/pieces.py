@@ -14,6 +14,7 @@ import re
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from threading import Lock
 
 import msgspec
 from msgspec import Struct
@@ -70,11 +71,13 @@ def cuts_before_blanks(definition: str) -> bool:
 
 
 class Pieces:
-    """``encode`` gives the ids of a text, control tokens read (True) or not. Not thread-safe."""
+    """``encode`` gives the ids of a text, control tokens read (True) or not. May be used by several
+    threads: one that encodes keeps no other waiting."""
 
     def __init__(self, encode: Callable[[str, bool], list[int]], piece: int = PIECE) -> None:
         self._encode = encode
         self._piece = piece
+        self._lock = Lock()
         self._known: OrderedDict[tuple[bool, str], array[int]] = OrderedDict()
 
     def ids(self, text: str, special: bool) -> list[int]:
@@ -91,11 +94,14 @@ class Pieces:
 
     def _remembered(self, piece: str, special: bool) -> array[int]:
         key = (special, piece)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = array("i", self._encode(piece, special))
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+                return found
+        found = array("i", self._encode(piece, special))
+        with self._lock:
+            self._known[key] = found
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
         return found

@@ -42,8 +42,7 @@ class Tokenizer:
         for a damaged definition."""
         self.definition = definition
         self._name = meta.name
-        self._hf: HfTokenizer | None = None
-        self._inner_hf: HfTokenizer | None = None
+        self._built_hf: dict[tuple[bool, bool], HfTokenizer] = {}
         self._lock = Lock()
         self.vocab_size = meta.vocab_size
         self.end_ids: tuple[int, ...] = meta.end_ids
@@ -64,14 +63,24 @@ class Tokenizer:
 
     @property
     def hf(self) -> HfTokenizer:
-        """The library's tokeniser. Raises InvalidModel."""
-        with self._lock:
-            return self._built()
+        """The library's tokeniser, which reads control tokens. Raises InvalidModel."""
+        return self._built(special=True)
 
-    def _built(self) -> HfTokenizer:
-        if self._hf is None:
-            self._hf = self._build(self.definition)
-        return self._hf
+    def warm(self) -> None:
+        """Build what encoding needs, so that the first text does not wait for it."""
+        for special in (True, False):
+            self._built(special=special)
+
+    def _built(self, *, special: bool, inside: bool = False) -> HfTokenizer:
+        """One for each way of reading, and never changed again: so a text may be encoded on a thread for seconds, and
+        nobody else waits for it. ``inside``: for text that does not begin a prompt."""
+        with self._lock:
+            hf = self._built_hf.get((special, inside))
+            if hf is None:
+                hf = self._build(self._inner.definition if inside and self._inner is not None else self.definition)
+                hf.encode_special_tokens = not special
+                self._built_hf[special, inside] = hf
+            return hf
 
     def _build(self, definition: str) -> HfTokenizer:
         from tokenizers import Tokenizer as HfTokenizer
@@ -85,19 +94,17 @@ class Tokenizer:
     def _inner(self) -> Inner | None:
         return inner(self.definition)
 
-    def _encoder(self, follows: Follows) -> HfTokenizer:
-        """The library's tokeniser for text that stands there."""
-        if follows == "nothing" or self._inner is None or (follows == "special" and not self._inner.after_special):
-            return self._built()
-        if self._inner_hf is None:
-            self._inner_hf = self._build(self._inner.definition)
-        return self._inner_hf
+    def _within(self, follows: Follows) -> bool:
+        """Whether text that stands there takes the tokeniser for what does not begin a prompt."""
+        if follows == "nothing" or self._inner is None:
+            return False
+        return follows == "text" or self._inner.after_special
 
     def _damaged(self, error: Exception) -> InvalidModel:
         return InvalidModel(f"tokenizer.json of {self._name} cannot be read: {error}")
 
     def _derive(self, meta: ModelMeta) -> Vocabulary:
-        hf = self._built()
+        hf = self.hf
         try:
             file = msgspec.json.decode(self.definition, type=TokenizerFile)
         except msgspec.MsgspecError as error:
@@ -135,25 +142,18 @@ class Tokenizer:
         return self._ids(text, special, follows)
 
     def _ids(self, text: str, special: bool, follows: Follows) -> list[int]:
-        with self._lock:
-            if len(text) > 2 * PIECE and self._pieces is not None:
-                return self._pieces.ids(text, special)
-            return self._whole(self._encoder(follows), text, special)
+        if len(text) > 2 * PIECE and self._pieces is not None:
+            return self._pieces.ids(text, special)
+        return self._whole(text, special, self._within(follows))
 
     @cached_property
     def _pieces(self) -> Pieces | None:
         """None if this tokeniser may put what stands on both sides of a blank into one token."""
-        if not cuts_before_blanks(self.definition):
-            return None
-        return Pieces(lambda text, special: self._whole(self._built(), text, special))
+        return Pieces(self._whole) if cuts_before_blanks(self.definition) else None
 
-    def _whole(self, hf: HfTokenizer, text: str, special: bool) -> list[int]:
-        # Whether control tokens are ordinary text: looked at when the library encodes.
-        hf.encode_special_tokens = not special
-        try:
-            ids: list[int] = hf.encode(text, add_special_tokens=False).ids
-        finally:
-            hf.encode_special_tokens = False
+    def _whole(self, text: str, special: bool, inside: bool = False) -> list[int]:
+        hf = self._built(special=special, inside=inside)
+        ids: list[int] = hf.encode(text, add_special_tokens=False).ids
         return ids
 
     def _check_characters(self, text: str) -> None:

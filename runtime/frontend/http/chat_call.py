@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ramet.runtime.frontend.encoding import beside_loop
 from ramet.runtime.frontend.generation import Generation
 from ramet.runtime.frontend.requests import GenerateRequest
 from ramet.runtime.protocol.errors import ConstraintError, RametError
@@ -23,7 +24,7 @@ from .server import FINISH_REASONS, Server, new_id
 from .tool_text import Call, ToolPlan, call_id, calls_of_array, calls_of_text, plan_tools
 from .unknown import unsupported
 
-_TAKEN = {"self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
+_TAKEN = {"self", "check", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
 """Names of a chat template that a request says elsewhere, or not at all."""
 
 
@@ -71,7 +72,10 @@ async def start_chat(server: Server, body: ChatBody, tenant: str) -> ChatCall:
     spec, constraint_param = await _constraint(server, tools, asked)
     objects = object_stream(body, spec, tools=tools.mode != "none")
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    ids = truncated(chat_ids(server, body, tools.tools), body.truncate_prompt_tokens, server.client.context)
+    whole = body.truncate_prompt_tokens is None
+    ids = truncated(
+        await chat_ids(server, body, tools.tools, whole=whole), body.truncate_prompt_tokens, server.client.context
+    )
     logprobs = (body.top_logprobs or 0) if body.logprobs else -1
     lowered = lower(
         body, ids, defaults=server.defaults, max_tokens=limit, constraint=spec, logprobs=logprobs, tenant=tenant
@@ -126,28 +130,61 @@ def messages_of(body: ChatBody | TokenizeBody) -> list[dict[str, Any]]:
     ]
 
 
-def chat_ids(server: Server, body: ChatBody | TokenizeBody, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
-    """Ids of the conversation. ``continue_final_message``: the last message stays open and is written on."""
+async def chat_ids(
+    server: Server, body: ChatBody | TokenizeBody, tools: Sequence[dict[str, Any]] = (), *, whole: bool
+) -> list[int]:
+    """Ids of the conversation. ``continue_final_message``: the last message stays open and is written on. ``whole``:
+    all of it has to fit into the context."""
     messages = messages_of(body)
-    continues = bool(body.continue_final_message)
-    prompted = body.add_generation_prompt
     try:
-        if not continues:
-            wanted = True if prompted is None else prompted
-            variables = body.chat_template_kwargs or {}
-            if taken := sorted(_TAKEN & set(variables)):
-                raise bad_request(f"chat_template_kwargs cannot set {', '.join(taken)}", "chat_template_kwargs")
-            if body.documents is not None:
-                variables = {**variables, "documents": body.documents}
-            return server.template.ids(messages, wanted, list(tools) or None, **variables)
-        if prompted:
-            raise bad_request("continue_final_message and add_generation_prompt exclude each other", "messages")
-        if not messages or messages[-1]["role"] != "assistant" or not isinstance(messages[-1]["content"], str):
-            raise bad_request("continue_final_message needs a last message of the assistant with text", "messages")
-        before = server.template.ids(messages[:-1], True, list(tools) or None)
-        return before + server.tokenizer.encode(messages[-1]["content"], follows="text")
+        return await beside_loop(_characters([messages, tools]), lambda: _ids(server, body, messages, tools, whole))
     except RametError as error:
         raise translate(error, prompt_param="messages") from error
+
+
+def _ids(
+    server: Server,
+    body: ChatBody | TokenizeBody,
+    messages: list[dict[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    whole: bool,
+) -> list[int]:
+    continues = bool(body.continue_final_message)
+    prompted = body.add_generation_prompt
+
+    def check(text: str) -> None:
+        if whole:
+            server.check_size(text, "messages")
+
+    if not continues:
+        wanted = True if prompted is None else prompted
+        variables = body.chat_template_kwargs or {}
+        if taken := sorted(_TAKEN & set(variables)):
+            raise bad_request(f"chat_template_kwargs cannot set {', '.join(taken)}", "chat_template_kwargs")
+        if body.documents is not None:
+            variables = {**variables, "documents": body.documents}
+        return server.template.ids(messages, wanted, list(tools) or None, check=check, **variables)
+    if prompted:
+        raise bad_request("continue_final_message and add_generation_prompt exclude each other", "messages")
+    if not messages or messages[-1]["role"] != "assistant" or not isinstance(messages[-1]["content"], str):
+        raise bad_request("continue_final_message needs a last message of the assistant with text", "messages")
+    check(messages[-1]["content"])
+    before = server.template.ids(messages[:-1], True, list(tools) or None, check=check)
+    return before + server.tokenizer.encode(messages[-1]["content"], follows="text")
+
+
+def _characters(value: object) -> int:
+    """Of all texts inside, however deep."""
+    count, open_values = 0, [value]
+    while open_values:
+        value = open_values.pop()
+        if isinstance(value, str):
+            count += len(value)
+        elif isinstance(value, Mapping):
+            open_values.extend(value.values())
+        elif isinstance(value, Sequence):
+            open_values.extend(value)
+    return count
 
 
 def read_answer(tools: ToolPlan, text: str) -> tuple[str | None, list[Call]]:

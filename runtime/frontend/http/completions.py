@@ -59,7 +59,7 @@ async def completions(server: Server, request: Request, tenant: str) -> Response
     server.check_model(body.model)
     ignored = body.ignored()
     headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
-    call = _start(server, body, tenant)
+    call = await _start(server, body, tenant)
     if body.stream:
         watch = watcher(request, call.cancel)
         try:
@@ -81,11 +81,11 @@ async def completions(server: Server, request: Request, tenant: str) -> Response
     return Response(orjson.dumps(_whole(call, results)), 200, headers, "application/json")
 
 
-def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
+async def _start(server: Server, body: CompletionBody, tenant: str) -> CompletionCall:
     if body.stream_options is not None and body.stream_options.include_partial:
         raise bad_request("stream_options.include_partial is a field of /v1/chat/completions", "stream_options")
     asked: Asked | None = asked_constraint(body)
-    prompts = read_prompts(
+    prompts = await read_prompts(
         server, body.prompt, special=body.add_special_tokens is not False, keep=body.truncate_prompt_tokens
     )
     echo, logprobs = bool(body.echo), -1 if body.logprobs is None else body.logprobs

@@ -47,7 +47,7 @@ async def llamacpp_completion(server: Server, request: Request, tenant: str) -> 
     body = parse(LlamaCppBody, await read_body(request))
     ignored = body.ignored()
     headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
-    (prompt,) = read_prompts(server, body.prompt)
+    (prompt,) = await read_prompts(server, body.prompt)
     found = Found()
     found.grammar("grammar", body.grammar)
     found.schema("json_schema", body.json_schema)

@@ -114,7 +114,7 @@ async def generate(server: Server, request: Request, tenant: str) -> Response:
     params = body.sampling_params or SamplingParams()
     ignored = sorted({*body.ignored(), *params.ignored()})
     headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
-    call = _start(server, body, params, tenant)
+    call = await _start(server, body, params, tenant)
     if body.stream:
         watch = watcher(request, call.cancel)
         try:
@@ -144,12 +144,12 @@ async def generate(server: Server, request: Request, tenant: str) -> Response:
     return Response(orjson.dumps(whole), 200, headers, "application/json")
 
 
-def _start(server: Server, body: GenerateBody, params: SamplingParams, tenant: str) -> NativeCall:
+async def _start(server: Server, body: GenerateBody, params: SamplingParams, tenant: str) -> NativeCall:
     if (body.text is None) == (body.input_ids is None):
         raise bad_request("give either text or input_ids", "text")
     given = body.text if body.text is not None else body.input_ids
     assert given is not None
-    prompts = read_prompts(server, given)
+    prompts = await read_prompts(server, given)
     wants = bool(body.return_logprob)
     first = -1 if body.logprob_start_len is None else body.logprob_start_len
     drawn = sampling(params, server.defaults, "sampling_params.")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI
+from ramet.runtime.frontend.encoding import beside_loop
 from ramet.runtime.protocol.errors import GenerationFailed, RequestTimeout
 from starlette.requests import Request
 from starlette.responses import Response
@@ -87,9 +89,11 @@ def _tokens(app: FastAPI, server: Server) -> None:
         server.check_model(body.model)
         text = next((one for one in (body.prompt, body.text, body.content) if one is not None), None)
         if body.messages is not None:
-            ids = chat_ids(server, body, [tool.model_dump(exclude_unset=True) for tool in body.tools or ()])
+            tools = [tool.model_dump(exclude_unset=True) for tool in body.tools or ()]
+            ids = await chat_ids(server, body, tools, whole=False)
         elif text is not None:
-            ids = server.tokenizer.encode(text, special=bool(body.special))
+            encode = partial(server.tokenizer.encode, text, special=bool(body.special))
+            ids = await beside_loop(len(text), encode)
             bos = server.tokenizer.bos_id
             # llama.cpp's name for it is off by default, vLLM's on.
             wanted = bool(body.add_special) if body.content is not None else body.add_special_tokens is not False
@@ -97,13 +101,7 @@ def _tokens(app: FastAPI, server: Server) -> None:
                 ids = [bos, *ids]
         else:
             raise bad_request("prompt or messages is missing", "prompt", "missing_required_parameter")
-        names = server.token_names
-        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": server.client.context}
-        if body.return_token_strs:
-            answer["token_strs"] = [names.text(token) for token in ids]
-        if body.with_pieces:
-            answer["tokens"] = [{"id": token, "piece": _piece(names.bytes(token), names.text(token))} for token in ids]
-        return json_response(answer)
+        return await beside_loop(len(ids), lambda: _tokenized(server, body, ids))
 
     @app.post("/detokenize", openapi_extra=body_of(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
@@ -117,6 +115,16 @@ def _tokens(app: FastAPI, server: Server) -> None:
                 )
         text = server.tokenizer.text(body.tokens)
         return json_response({"prompt": text, "text": text, "content": text})
+
+
+def _tokenized(server: Server, body: TokenizeBody, ids: list[int]) -> Response:
+    names = server.token_names
+    answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": server.client.context}
+    if body.return_token_strs:
+        answer["token_strs"] = [names.text(token) for token in ids]
+    if body.with_pieces:
+        answer["tokens"] = [{"id": token, "piece": _piece(names.bytes(token), names.text(token))} for token in ids]
+    return json_response(answer)
 
 
 def _piece(data: bytes, name: str) -> str | list[int]:

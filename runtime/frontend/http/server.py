@@ -15,6 +15,7 @@ from typing import Any
 
 from ramet.runtime.frontend.chat import ChatTemplate
 from ramet.runtime.frontend.client import Client
+from ramet.runtime.frontend.encoding import check_size, longest_token
 from ramet.runtime.frontend.generation import Generation
 from ramet.runtime.frontend.requests import Finish, GenerateRequest
 from ramet.runtime.protocol.errors import RametError
@@ -59,6 +60,17 @@ class Server:
     def template(self) -> ChatTemplate:
         """Raises InvalidRequest for a model without one."""
         return ChatTemplate(self.meta, self.tokenizer)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return longest_token(self.tokenizer)
+
+    def check_size(self, text: str, param: str = "prompt") -> None:
+        """Raises HttpError for a text that is too long for the context, before it is encoded."""
+        try:
+            check_size(text, self.client.context, self._longest_token)
+        except RametError as error:
+            raise translate(error, prompt_param=param) from error
 
     @property
     def fingerprint(self) -> str:

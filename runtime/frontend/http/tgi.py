@@ -75,7 +75,7 @@ async def tgi_generate(server: Server, request: Request, raw: bytes, tenant: str
     headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
     if params.watermark:
         raise bad_request("watermark is not supported here", "parameters.watermark", "unsupported_parameter")
-    (prompt,) = read_prompts(server, body.inputs, keep=params.truncate)
+    (prompt,) = await read_prompts(server, body.inputs, keep=params.truncate)
     asked = _constraint(params.grammar)
     lowered = replace(
         _sampling(params),
