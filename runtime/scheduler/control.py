@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 
 import msgspec
 from msgspec import structs
@@ -53,8 +54,8 @@ def standing(books: Books) -> Standing:
         waste=waste(books),
         evictions=memory.tree.evictions if memory else 0,
         draining=books.draining,
-        step_seconds=sum(t for t, _ in times) / len(times) if times else 0.0,
-        step_gap=sum(g for _, g in times) / len(times) if times else 0.0,
+        step_seconds=median(t for t, _ in times) if times else 0.0,
+        step_gap=median(g for _, g in times) if times else 0.0,
         context=books.config.context or (memory.tokens if memory else 0),
         ready=memory is not None,
     )

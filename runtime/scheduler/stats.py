@@ -70,9 +70,9 @@ class Standing(Struct, frozen=True):
     evictions: int
     draining: bool
     step_seconds: float
-    """Mean time of the last steps at the worker."""
+    """Median time of the last steps at the worker."""
     step_gap: float
-    """Mean idle time of the worker in front of them."""
+    """Median idle time of the worker in front of them."""
     context: int
     """Longest branch in tokens."""
     ready: bool
