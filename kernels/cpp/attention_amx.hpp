@@ -21,6 +21,7 @@ RAMET_INLINE void configure_attention_tiles() {
         c.column_bytes[i] = 64;
         c.rows[i] = 16;
     }
+    __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 

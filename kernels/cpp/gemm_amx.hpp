@@ -20,6 +20,7 @@ RAMET_INLINE void configure_gemm_tiles() {
         c.column_bytes[i] = i == 4 || i == 5 ? 32 : 64;
         c.rows[i] = i >= 6 ? 8 : 16;
     }
+    __asm__ volatile("" : : "r"(&c) : "memory");  // the intrinsic tells the compiler of its first eight bytes only
     _tile_loadconfig(&c);
 }
 

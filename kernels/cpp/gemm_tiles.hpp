@@ -49,6 +49,7 @@ RAMET_INLINE void configure_bf16_tiles(int rows) {
         c.column_bytes[i] = 64;
         c.rows[i] = i < 6 ? (uint8_t)rows : 16;
     }
+    __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
 
