@@ -170,3 +170,10 @@ def test_a_program_that_exits_ends_the_job_with_its_code(
     error = capsys.readouterr().err
     assert (f"{program}:8" in error) == bool(code) and said in error
     assert [json.loads(line)["value"] for line in output.read_text().splitlines()] == ["stayed"]
+
+
+def test_a_file_that_exits_when_it_is_imported_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "exits.py"
+    program.write_text("import sys\nsys.exit(4)\n")
+    with pytest.raises(InvalidRequest, match=r"exits.py fails when it is imported: SystemExit: 4"):
+        load_program(f"{program}:f")
