@@ -14,6 +14,7 @@ import torch
 import transformers
 from folders import write_tokenizer
 from op_sets import OP_SETS, OpSetCase, Row, make_batch, relative_error
+from ramet.kernels.ops import GroupSpec
 from ramet.kernels.reference import ReferenceOps
 from ramet.runtime import store
 from ramet.runtime.protocol.errors import InvalidModel
@@ -116,6 +117,33 @@ def test_other_kernels(tmp_path: Path, name: str, case: OpSetCase) -> None:
     folder = store.resolve(str(tmp_path), cache=tmp_path / "cache")
     ids = np.random.default_rng(1).integers(0, vocabulary, 150).tolist()
     assert relative_error(logits(folder, case.make("f32"), ids), theirs(other, ids)) < 1e-4
+
+
+@pytest.mark.parametrize("case", OP_SETS, ids=lambda case: case.name)
+@pytest.mark.parametrize("name", ["qwen3 with windows in some layers", "gemma3"])
+def test_the_same_bits_alone_in_company_and_grouped(tmp_path: Path, name: str, case: OpSetCase) -> None:
+    """Windows end inside of segments that rows share."""
+    _, vocabulary = make(tmp_path, name, torch.float32)
+    ops = case.make("bf16")
+    model = load_model(store.resolve(str(tmp_path), cache=tmp_path / "cache"), ops)
+    prefix = np.random.default_rng(3).integers(0, vocabulary, 200).tolist()
+    shared = list(range(12))
+
+    def run(cache: Any, rows: list[Row], grouped: bool = False) -> np.ndarray:
+        groups = [GroupSpec(np.arange(len(rows), dtype=np.int32), 0, 192)] if grouped else []
+        return model.program.run(make_batch(rows, logits="all", groups=groups), cache).copy()
+
+    def cache() -> Any:
+        return ops.kv_cache(model.config.layers, 64, 16, model.config.kv_heads, model.config.head_dim)
+
+    alone = run(cache(), [Row([*prefix, 2, 7], 0, list(range(16)))])
+    for grouped in (False, True):
+        kv = cache()
+        run(kv, [Row(prefix[:192], 0, shared)])
+        rows = [Row([*prefix[192:], i], 192, [*shared, 20 + 2 * i, 21 + 2 * i]) for i in range(5)]
+        first = run(kv, rows, grouped).reshape(5, 9, -1)
+        second = run(kv, [Row([7], 201, row.blocks) for row in rows], grouped)
+        assert (first[2] == alone[192:201]).all() and (second[2] == alone[201]).all()
 
 
 # ---------------------------------------------------------------- the same as GGUF
