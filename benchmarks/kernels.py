@@ -186,6 +186,11 @@ class Bench:
             used = self.profile(batch)["attention"]
             flop = self.attention_flop(tokens * (tokens + 1) / 2)
             self.note(f"attention, prefill of {tokens}", flop / used / 1e9, "GFLOP/s")
+        for tokens, cached in ((30, 1504), (512, 4096)):
+            batch = batch_of([Row(tokens, cached, range(-(-(cached + tokens) // BLOCK)))])
+            used = self.profile(batch)["attention"]
+            flop = self.attention_flop(tokens * (cached + (tokens + 1) / 2))
+            self.note(f"attention, prefill of {tokens} after {cached}", flop / used / 1e9, "GFLOP/s")
         for tokens in (1024, 4096):
             batch = batch_of([Row(1, tokens - 1, range(tokens // BLOCK))])
             used = self.profile(batch)["attention"]
