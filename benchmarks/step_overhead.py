@@ -3,8 +3,8 @@
     python benchmarks/step_overhead.py                # one row, greedy
     python benchmarks/step_overhead.py --rows 16 --profile
 
-A worker's core runs plans as a scheduler would send them, without sockets. ``kernels``: time inside the C++ calls (forward
-pass, sampling); the rest is Python. Each step is encoded and decoded as on the wire.
+A worker's core runs plans as a scheduler would send them, without sockets. ``kernels``: time inside the C++ calls
+(forward pass, sampling); the rest is Python. Each step is encoded and decoded as on the wire.
 """
 
 from __future__ import annotations
