@@ -11,6 +11,7 @@ namespace {
 
 typedef float f4 __attribute__((vector_size(16)));
 typedef int32_t i4 __attribute__((vector_size(16)));
+typedef uint32_t u4 __attribute__((vector_size(16)));
 struct F {
     f4 v[4];
 };
@@ -157,10 +158,11 @@ RAMET_INLINE D operator+(D a, F b) {
 }
 RAMET_INLINE void st(double* p, D a) { memcpy(p, a.v, sizeof a.v); }
 
-// p * 2^n, but 0 where x < low; n stands in the low bits of `shifted` = n + 1.5 * 2^23, p is in [0.5, 2]
+// p * 2^n, but 0 where x < low; n stands in the low bits of `shifted` = n + 1.5 * 2^23, p is in [0.5, 2]. Where x < low the sum may
+// pass the range of a number, which unsigned ones may do.
 RAMET_INLINE F power_or_zero(F p, F shifted, F x, F low) {
     F r;
-    RAMET_EACH(r.v[k] = (f4)((i4)p.v[k] + ((i4)shifted.v[k] << 23)))
+    RAMET_EACH(r.v[k] = (f4)((u4)p.v[k] + ((u4)shifted.v[k] << 23)))
     return if_less(x, low, set(0.0f), r);
 }
 
