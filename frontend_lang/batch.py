@@ -130,7 +130,7 @@ class _OnLoop:
             loop.call(self._begin, work)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = self._loop.loop.create_task(work)
+        self._task = self._loop.start(work)
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -177,7 +177,7 @@ class StateCore:
 
     def _kick(self) -> None:
         if self._task is None and not self._blocked and self._queue:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._task = self.run.backend.loop.start(self._drain())
 
     def unblock(self, branch: Branch | None, parent: StateCore) -> None:
         """The parent has come to the place of the fork: begin from what it holds (unless cancelled meanwhile)."""

@@ -17,6 +17,7 @@ class LoopThread:
 
     def __init__(self, name: str = "ramet-loop") -> None:
         self._own = True
+        self._kept: set[asyncio.Task[Any]] = set()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -28,6 +29,7 @@ class LoopThread:
         adopted.loop = asyncio.get_running_loop()
         adopted._thread = threading.current_thread()
         adopted._own = False
+        adopted._kept = set()
         return adopted
 
     def _main(self) -> None:
@@ -49,6 +51,14 @@ class LoopThread:
             function(*args)
         else:
             self.loop.call_soon_threadsafe(function, *args)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that lives until it is done, whoever has lost sight of it: the loop itself holds tasks weakly. On the
+        loop only."""
+        task = self.loop.create_task(work)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+        return task
 
     def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait for it, from any other thread."""

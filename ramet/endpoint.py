@@ -44,7 +44,7 @@ class EndpointBackend(TextSide):
         super().__init__(tokenizer, model.meta)
         self.loop = loop
         self.http = http
-        self._programs = Programs(http, lambda: self)
+        self._programs = Programs(loop, http, lambda: self)
         self.context = model.context
 
     def open(self, path: tuple[int, ...] = ()) -> Branch:

@@ -10,6 +10,7 @@ import msgspec
 
 from ramet.frontend_lang.backend import Branch, TokenBackend
 from ramet.frontend_lang.graph import Graph
+from ramet.frontend_lang.loop import LoopThread
 from ramet.frontend_lang.options import NAMES, Options
 from ramet.frontend_lang.recorded_branch import Failed, Feed, Generated, RecordedBranch, Scored
 from ramet.frontend_lang.tools import ToolCall, ToolUse, answer_here
@@ -28,7 +29,8 @@ GRACE_S = 2.0
 class Bundle:
     """Runs of one graph with the same options: one request."""
 
-    def __init__(self, http: HttpClient, graph: Graph, options: Options, streamed: bool) -> None:
+    def __init__(self, loop: LoopThread, http: HttpClient, graph: Graph, options: Options, streamed: bool) -> None:
+        self._loop = loop
         self._http, self._graph, self._options, self._streamed = http, graph, options, streamed
         self.runs: list[Run] = []
         self._left = 0
@@ -37,7 +39,7 @@ class Bundle:
 
     def send(self) -> None:
         self._left = len(self.runs)
-        self._task = asyncio.get_running_loop().create_task(self._exchange())
+        self._task = self._loop.start(self._exchange())
 
     async def _exchange(self) -> None:
         given = {name: value for name in NAMES if (value := getattr(self._options, name)) is not None}
@@ -77,7 +79,7 @@ class Bundle:
             self.post(NewsBody(self.runs.index(run), cancel=True))
 
     def post(self, news: NewsBody) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._post(news))
+        return self._loop.start(self._post(news))
 
     async def _post(self, news: NewsBody) -> None:
         head, body = await self._http.whole("POST", f"/v1/programs/{self._name}", msgspec.json.encode(news))
@@ -146,15 +148,15 @@ def _error(failure: Failure) -> RametError:
 class Programs:
     """Starts runs on one server. Loop thread only."""
 
-    def __init__(self, http: HttpClient, backend: Callable[[], TokenBackend]) -> None:
-        self._http, self._backend = http, backend
+    def __init__(self, loop: LoopThread, http: HttpClient, backend: Callable[[], TokenBackend]) -> None:
+        self._loop, self._http, self._backend = loop, http, backend
         self._open: list[tuple[tuple[int, Options, bool], Bundle]] = []
 
     def start(self, graph: Graph, arguments: Mapping[str, str], options: Options, streamed: bool) -> Run:
         key = (id(graph), options, streamed)
         bundle = next((open for kind, open in self._open if kind == key), None)
         if bundle is None:
-            bundle = Bundle(self._http, graph, options, streamed)
+            bundle = Bundle(self._loop, self._http, graph, options, streamed)
             self._open.append((key, bundle))
             self._wait(bundle, 0, GATHER_ROUNDS)
         run = Run(self._backend(), bundle, arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 
@@ -123,6 +124,27 @@ def test_async_programs_share_connections(endpoint: rt.RuntimeEndpoint) -> None:
         assert all(state.result() for state in states)
 
     asyncio.run(main())
+
+
+def test_branches_that_a_body_has_let_go_are_not_collected_at_work(endpoint: rt.RuntimeEndpoint) -> None:
+    @rt.function
+    def grown(s: rt.State, topic: str) -> list[str]:
+        s += topic
+        leaves = [s]
+        for _ in range(3):
+            children: list[rt.State] = []
+            for leaf in leaves:
+                forks = leaf.fork(2)
+                forks += "/" + rt.gen("t", max_tokens=12)
+                children.extend(forks)
+            leaves = children
+            del leaf, forks, children
+            gc.collect()
+        return [leaf["t"] for leaf in leaves]
+
+    for _ in range(3):
+        state = grown.run("x", backend=endpoint)
+        assert len(state.result()) == 8
 
 
 def test_errors_keep_their_kind(endpoint: rt.RuntimeEndpoint) -> None:
