@@ -7,8 +7,8 @@ A method of one's own is any object with ``requires_unconditional_logprobs`` and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 TokenEntry = tuple[float, int, "str | None"]
@@ -49,36 +49,24 @@ class ChoicesSamplingMethod:
 
 
 @dataclass(frozen=True, slots=True)
-class _ByScore:
-    """The choice with the highest score; equal scores: the earlier choice."""
+class _Scored:
+    """What a method judges by: log-probabilities of each choice's tokens after the context (``given``), their means,
+    and after nothing (``alone``)."""
 
-    name: str
-    mean: bool
+    choices: list[str]
+    means: list[float]
+    given: list[list[TokenEntry]]
+    alone: list[list[TokenEntry]]
 
-    @property
-    def requires_unconditional_logprobs(self) -> bool:
-        return False
-
-    def __call__(
-        self,
-        *,
-        choices: list[str],
-        normalized_prompt_logprobs: list[float],
-        input_token_logprobs: list[list[TokenEntry]],
-        output_token_logprobs: list[list[TokenEntry]],
-        unconditional_token_logprobs: list[list[TokenEntry]] | None = None,
-    ) -> ChoicesDecision:
-        sums = [sum(entry[0] for entry in entries) for entries in input_token_logprobs]
-        scores = normalized_prompt_logprobs if self.mean else sums
-        return ChoicesDecision(choices[best(scores)], {"scores": scores})
+    def highest(self, scores: list[float], **more: Any) -> ChoicesDecision:
+        """Equal scores: the earlier choice."""
+        return ChoicesDecision(self.choices[best(scores)], {"scores": scores, **more})
 
 
 @dataclass(frozen=True, slots=True)
-class _Greedy:
-    """Token by token: only the choices with the likeliest next token stay in. A choice that has run out of tokens goes
-    on with its mean."""
-
-    requires_unconditional_logprobs: bool = field(default=False, init=False)
+class _Method:
+    rule: Callable[[_Scored], ChoicesDecision]
+    requires_unconditional_logprobs: bool = False
 
     def __call__(
         self,
@@ -89,50 +77,43 @@ class _Greedy:
         output_token_logprobs: list[list[TokenEntry]],
         unconditional_token_logprobs: list[list[TokenEntry]] | None = None,
     ) -> ChoicesDecision:
-        alive = list(range(len(choices)))
-        for position in range(max(map(len, input_token_logprobs))):
-            at = {
-                i: row[position][0] if position < len(row := input_token_logprobs[i]) else normalized_prompt_logprobs[i]
-                for i in alive
-            }
-            top = max(at.values())
-            alive = [i for i in alive if at[i] == top]
-            if len(alive) == 1:
-                break
-        return ChoicesDecision(choices[alive[0]], {"greedy_survivors": [choices[i] for i in alive]})
+        alone = unconditional_token_logprobs or []
+        return self.rule(_Scored(choices, normalized_prompt_logprobs, input_token_logprobs, alone))
 
 
-@dataclass(frozen=True, slots=True)
-class _Unconditional:
-    """Mean over a choice's tokens of log p(token | context) - log p(token | nothing before the choice)."""
-
-    requires_unconditional_logprobs: bool = field(default=True, init=False)
-
-    def __call__(
-        self,
-        *,
-        choices: list[str],
-        normalized_prompt_logprobs: list[float],
-        input_token_logprobs: list[list[TokenEntry]],
-        output_token_logprobs: list[list[TokenEntry]],
-        unconditional_token_logprobs: list[list[TokenEntry]] | None = None,
-    ) -> ChoicesDecision:
-        assert unconditional_token_logprobs is not None
-        scores = []
-        for given, alone in zip(input_token_logprobs, unconditional_token_logprobs, strict=True):
-            scores.append((sum(e[0] for e in given) - sum(e[0] for e in alone)) / max(1, len(given)))
-        meta = {"scores": scores, "normalized_unconditional_prompt_logprobs": scores}
-        return ChoicesDecision(choices[best(scores)], meta)
+def _sum(entries: Sequence[TokenEntry]) -> float:
+    return sum(entry[0] for entry in entries)
 
 
-token_length_normalized: ChoicesMethod = _ByScore("token_length_normalized", mean=True)
+def _greedy(scored: _Scored) -> ChoicesDecision:
+    """Only the choices with the likeliest next token stay in; one that has run out of tokens goes on with its mean."""
+    alive = list(range(len(scored.choices)))
+    for position in range(max(map(len, scored.given))):
+        at = {i: row[position][0] if position < len(row := scored.given[i]) else scored.means[i] for i in alive}
+        top = max(at.values())
+        alive = [i for i in alive if at[i] == top]
+        if len(alive) == 1:
+            break
+    return ChoicesDecision(scored.choices[alive[0]], {"greedy_survivors": [scored.choices[i] for i in alive]})
+
+
+def _unconditional(scored: _Scored) -> ChoicesDecision:
+    pairs = zip(scored.given, scored.alone, strict=True)
+    scores = [(_sum(given) - _sum(alone)) / max(1, len(given)) for given, alone in pairs]
+    return scored.highest(scores, normalized_unconditional_prompt_logprobs=scores)
+
+
+token_length_normalized: ChoicesMethod = _Method(lambda scored: scored.highest(scored.means))
 """Highest mean log-probability per token (default)."""
 
-sum_logprobs: ChoicesMethod = _ByScore("sum", mean=False)
+sum_logprobs: ChoicesMethod = _Method(lambda scored: scored.highest([_sum(entries) for entries in scored.given]))
 """Highest log-probability of the whole choice."""
 
-greedy_token_selection: ChoicesMethod = _Greedy()
-unconditional_likelihood_normalized: ChoicesMethod = _Unconditional()
+greedy_token_selection: ChoicesMethod = _Method(_greedy)
+"""Token by token, the likeliest."""
+
+unconditional_likelihood_normalized: ChoicesMethod = _Method(_unconditional, requires_unconditional_logprobs=True)
+"""Mean over a choice's tokens of log p(token | context) - log p(token | nothing before the choice)."""
 
 METHODS: dict[str, ChoicesMethod] = {
     "token_length_normalized": token_length_normalized,

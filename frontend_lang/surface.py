@@ -58,41 +58,21 @@ def gen(
     min_tokens: int | None = None,
     n: int | None = None,
     stop: str | Sequence[str] | None = None,
-    *,
-    schema: object,
-    **options: Unpack[GenOptions],
-) -> Gen[Any]: ...
-@overload
-def gen(
-    name: str | None = None,
-    max_tokens: int | None = None,
-    min_tokens: int | None = None,
-    n: int | None = None,
-    stop: str | Sequence[str] | None = None,
-    *,
-    json_schema: object,
-    **options: Unpack[GenOptions],
-) -> Gen[Any]: ...
-@overload
-def gen(
-    name: str | None = None,
-    max_tokens: int | None = None,
-    min_tokens: int | None = None,
-    n: int | None = None,
-    stop: str | Sequence[str] | None = None,
-    *,
-    dtype: str,
-    **options: Unpack[GenOptions],
-) -> Gen[Any]: ...
-@overload
-def gen(
-    name: str | None = None,
-    max_tokens: int | None = None,
-    min_tokens: int | None = None,
-    n: int | None = None,
-    stop: str | Sequence[str] | None = None,
     **options: Unpack[GenOptions],
 ) -> Gen[str]: ...
+@overload
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    *,
+    schema: object = None,
+    json_schema: object = None,
+    dtype: str | None = None,
+    **options: Unpack[GenOptions],
+) -> Gen[Any]: ...
 def gen(
     name: str | None = None,
     max_tokens: int | None = None,
