@@ -1,6 +1,7 @@
 """What the C++ kernels reach on this machine, beside what the machine gives.
 
-    python benchmarks/kernels.py [--isa auto] [--kv-dtype bf16] [--threads 0] [--only decode,prefill,...] [--json]
+    python benchmarks/kernels.py [--isa auto] [--kv-dtype bf16] [--threads 0] [--only decode,prefill,...]
+                                 [--cpu-time] [--json]
 
 Each figure is the median of runs of a whole step (all layers and the head) of the default model, or of the part of it
 that its name says. Bandwidth and the rates of matrix products (torch, if it is there) are measured in the same run,
@@ -69,6 +70,7 @@ class Bench:
     isa: str
     kv_dtype: str
     threads: int
+    cpu_time: bool = False
     figures: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -197,6 +199,22 @@ class Bench:
             size = 2 * 2 * tokens * self.meta.kv_heads * self.meta.head_dim * self.meta.layers
             self.note(f"attention, one row at {tokens}", size / used / 1e9, "GB/s", "of KV, in bf16")
 
+    def attention_time(self, rows: Sequence[Row], groups: Sequence[GroupSpec] = ()) -> float:
+        """Seconds. With ``cpu_time`` what a step spends beyond one of the same rows at their first position."""
+        if not self.cpu_time:
+            return self.profile(batch_of(rows, groups))["attention"]
+        bare = batch_of([Row(row.count, 0, row.blocks) for row in rows])
+        return min(self.cpu_seconds(batch_of(rows, groups))) - min(self.cpu_seconds(bare))
+
+    def cpu_seconds(self, batch: Batch) -> list[float]:
+        self.run(batch)
+        times = []
+        for _ in range(7):
+            begun = time.process_time()
+            self.run(batch)
+            times.append(time.process_time() - begun)
+        return times
+
     def groups(self) -> None:
         shared = range(256)
         for rows in (1, 2, 4, 8, 16, 32, 64):
@@ -213,13 +231,13 @@ class Bench:
                     *(GroupSpec(g, 2048, 4096) for g in quarters),
                 ],
             ]
-            plain = self.profile(batch_of(batch_rows))["attention"]
+            plain = self.attention_time(batch_rows)
             flop = self.attention_flop(4097 * rows)
             self.note(
                 f"attention, {rows} rows over 4096, apart", 1e3 * plain, "ms", f"{flop / plain / 1e9:.0f} GFLOP/s"
             )
             for depth, groups in enumerate(levels if rows > 1 else [], 1):
-                used = self.profile(batch_of(batch_rows, groups))["attention"]
+                used = self.attention_time(batch_rows, groups)
                 self.note(
                     f"attention, {rows} rows over 4096, {depth} levels",
                     1e3 * used,
@@ -259,6 +277,11 @@ def main() -> None:
     parser.add_argument("--isa", default="auto", help=f"auto or one of {', '.join(_cpu.lanes())}")
     parser.add_argument("--kv-dtype", default="bf16", choices=("f32", "bf16", "f16", "int8"))
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="of groups the least CPU time, for a machine that others use (with --threads 1)",
+    )
     parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -266,7 +289,7 @@ def main() -> None:
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         parser.error(f"--only {','.join(unknown)}: choose from {', '.join(PARTS)}")
-    bench = Bench(given.isa, given.kv_dtype, given.threads)
+    bench = Bench(given.isa, given.kv_dtype, given.threads, given.cpu_time)
     print(f"{bench.ops.fingerprint()}, {bench.ops.threads} threads, {bench.folder.meta.name}")
     for part in parts:
         getattr(bench, part)()
