@@ -23,9 +23,11 @@ from ramet.runtime.protocol.errors import (
 )
 from ramet.runtime.protocol.ids import pack_ids
 from ramet.runtime.protocol.messages import (
+    FRONTEND_GONE,
     Accepted,
     BranchRef,
     Cancel,
+    Constraint,
     Control,
     ControlReply,
     Finished,
@@ -36,6 +38,7 @@ from ramet.runtime.protocol.messages import (
     TokenDelta,
     Usage,
 )
+from ramet.runtime.protocol.transport import MessageTooLarge
 
 from .blocking import off_loop
 from .branches import Branches
@@ -52,8 +55,8 @@ from .requests import (
     GenerateRequest,
     ScoreRequest,
     ScoreResult,
-    check_ids,
     check_request,
+    check_score,
     limits_of,
     refusal,
     too_long,
@@ -99,6 +102,7 @@ class Client:
         self._observe: Callable[[Timing], None] | None = None
         self._last_id = 0
         self._closed = False
+        self._asking = False
         self.gone = ""
         """Why nothing is generated any more (see ``give_up``); empty while all is well."""
 
@@ -203,11 +207,7 @@ class Client:
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Raises InvalidRequest, Overloaded, RequestTimeout or GenerationFailed."""
         self._check_open()
-        check_ids(request.ids, self._vocab_size, "ids")
-        for ids in request.continuations:
-            check_ids(ids, self._vocab_size, "continuations")
-            if not len(ids):
-                raise InvalidRequest("a continuation without ids has no score", param="continuations")
+        check_score(request, self._vocab_size)
         context = self._branches.ids(request.parent, request.ids)
         if not context:
             raise InvalidRequest("the context of a score holds no id", param="ids")
@@ -282,6 +282,28 @@ class Client:
                 self._submission.again(state)
         self._calls.send_all()
 
+    def _ask_again(self) -> None:
+        """The scheduler took us for dead: once for all that it says so of."""
+        if not self._asking:
+            self._asking = True
+            asyncio.get_running_loop().call_soon(self._asked_again)
+
+    def _asked_again(self) -> None:
+        self._asking = False
+        if self._link.known and not self._closed:
+            self.resync()
+
+    def unsent(self, message: Any, error: Exception) -> None:
+        known = error if isinstance(error, MessageTooLarge) else None
+        reason = InvalidRequest(str(known or f"the request cannot be sent: {type(error).__name__}: {error}"))
+        log.warning("%s could not be sent: %s", type(message).__name__, error)
+        for state in list(self._open.values()):
+            if state.id == getattr(message, "id", -1) or (
+                isinstance(message, Constraint) and state.constraint_key == message.key
+            ):
+                self._fail(state, reason)
+        self._calls.fail(getattr(message, "call_id", getattr(message, "id", -1)), reason)
+
     def lost(self, seconds: float) -> None:
         if seconds < self._lost_s or not self.busy:
             return
@@ -317,6 +339,8 @@ class Client:
             state = self._open.get(message.id)
             if state is not None:
                 self._finished(state, message)
+            elif message.message == FRONTEND_GONE:
+                self._ask_again()
             else:  # a score that could not be computed
                 why = message.message or f"it ended with {message.reason!r}"
                 self._calls.fail(message.id, GenerationFailed(f"the score failed: {why}"))
@@ -354,6 +378,9 @@ class Client:
         state.accepted = True
         if message.reason == "cancelled" and message.message.startswith("timeout"):
             self._fail(state, RequestTimeout(message.message))
+            return
+        if message.message == FRONTEND_GONE and not state.cancelled:
+            self._ask_again()
             return
         state.push(choice.finished(message))
         self._settle(state)

@@ -4,7 +4,7 @@ A scheduler that was restarted has a new epoch. We learn it from its Hello: the 
 line comes up and whenever nothing was heard for a while, or to a frame with an epoch that is over.
 
 Beats come from the loop, so a program that blocks its loop falls silent, and the scheduler gives up its requests. When
-it goes on, everything open is sent again: what the scheduler still has, it ignores.
+it goes on, or reads that it was given up, everything open is sent again: what the scheduler still has, it ignores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zmq
 import zmq.asyncio
 from ramet.runtime.protocol.errors import GenerationFailed
 from ramet.runtime.protocol.messages import PROTOCOL_VERSION, Heartbeat, Hello, ToFrontend
-from ramet.runtime.protocol.transport import ANY_EPOCH, BadFrame, FrameDecoder, connect_dealer, encode_frame
+from ramet.runtime.protocol.transport import ANY_EPOCH, BadFrame, FrameDecoder, connect_dealer, encode_frames
 
 log = logging.getLogger("ramet.frontend")
 
@@ -37,6 +37,9 @@ class Receiver(Protocol):
         """The scheduler knows nothing of us, or may not: send everything that is open again."""
 
     def message(self, message: Any) -> None: ...
+
+    def unsent(self, message: Any, error: Exception) -> None:
+        """The message cannot be sent: it has no encoding, or is too large."""
 
     def lost(self, seconds: float) -> None:
         """Called at each beat while nothing has been heard for ``seconds``."""
@@ -120,9 +123,19 @@ class Link:
             self._put(self.epoch, messages)
 
     def _put(self, epoch: int, messages: list[Any]) -> None:
-        if not self._socket.closed:
-            sent = self._socket.send_multipart(encode_frame(epoch, messages), copy=True)
-            sent.add_done_callback(_report)
+        if self._socket.closed:
+            return
+        try:
+            frames = list(encode_frames(epoch, messages))
+        except Exception as error:  # of one message: the others of the turn go their way
+            if len(messages) > 1:
+                for message in messages:
+                    self._put(epoch, [message])
+            else:
+                self._receiver.unsent(messages[0], error)
+            return
+        for frame in frames:
+            self._socket.send_multipart(frame, copy=True).add_done_callback(_report)
 
     async def _beat(self) -> None:
         last = self._clock()

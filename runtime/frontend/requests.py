@@ -25,6 +25,7 @@ from ramet.runtime.protocol.randomness import row_key
 MAX_CHOICES = 128
 MAX_STOPS = 64
 MAX_LOGPROBS = 100
+MAX_SCORES = 8_000_000
 _INT32 = 1 << 31
 
 
@@ -169,8 +170,9 @@ def check_request(request: GenerateRequest, vocab_size: int) -> None:
     _between("repetition_penalty", request.repetition_penalty, 0.0, 100.0, open_low=True)
     _between("n", request.n, 1, MAX_CHOICES)
     _between("logprobs", request.logprobs, -1, MAX_LOGPROBS)
+    _between("logits_from", request.logits_from, -1, _INT32 - 1)
+    _between("fan_out", request.fan_out, 0, _INT32 - 1)
     _between("top_k", request.top_k, -1, _INT32 - 1)
-    _between("priority", request.priority, -_INT32, _INT32 - 1)
     _between("min_tokens", request.min_tokens, 0, _INT32 - 1)
     if request.max_tokens is not None:
         _between("max_tokens", request.max_tokens, 0, _INT32 - 1)
@@ -180,8 +182,7 @@ def check_request(request: GenerateRequest, vocab_size: int) -> None:
             )
     if request.seed is not None:
         _between("seed", request.seed, -(1 << 63), (1 << 64) - 1)
-    if request.timeout_s is not None:
-        _between("timeout_s", request.timeout_s, 0.0, 1e6, open_low=True)
+    _check_order(request)
     check_ids(request.ids, vocab_size, "ids")
     check_ids(request.stop_ids, vocab_size, "stop_token_ids")
     check_ids(list(request.logit_bias), vocab_size, "logit_bias")
@@ -192,6 +193,30 @@ def check_request(request: GenerateRequest, vocab_size: int) -> None:
         raise InvalidRequest(f"at most {MAX_STOPS} stops are allowed", param="stop")
     if "" in request.stop:
         raise InvalidRequest("an empty stop string would end every text at once", param="stop")
+
+
+def check_score(request: ScoreRequest, vocab_size: int) -> None:
+    """Raises InvalidRequest naming the field that is out of its range."""
+    _between("logprobs", request.logprobs, 0, MAX_LOGPROBS)
+    _check_order(request)
+    check_ids(request.ids, vocab_size, "ids")
+    for ids in request.continuations:
+        check_ids(ids, vocab_size, "continuations")
+        if not len(ids):
+            raise InvalidRequest("a continuation without ids has no score", param="continuations")
+    size = sum(map(len, request.continuations)) * (1 + request.logprobs)
+    if size > MAX_SCORES:
+        raise InvalidRequest(
+            f"the score has {size} values (ids of all continuations, each with {request.logprobs} alternatives); at "
+            f"most {MAX_SCORES} come in one answer: score fewer continuations at once, or give a smaller logprobs",
+            param="continuations",
+        )
+
+
+def _check_order(request: GenerateRequest | ScoreRequest) -> None:
+    _between("priority", request.priority, -_INT32, _INT32 - 1)
+    if request.timeout_s is not None:
+        _between("timeout_s", request.timeout_s, 0.0, 1e6, open_low=True)
 
 
 def limits_of(request: GenerateRequest, n_prompt: int, context: int) -> Limits:

@@ -268,6 +268,11 @@ class Scored(_Message, frozen=True):
     usage: Usage
 
 
+FRONTEND_GONE = "its frontend is gone"
+"""Message of a Finished: the scheduler has not heard of the frontend for a while. A frontend that reads it lives, and
+asks again."""
+
+
 class Finished(_Message, frozen=True):
     """Terminal message of one choice. The prompt's usage is counted in choice 0 only."""
 

@@ -1,14 +1,15 @@
 """ZeroMQ sockets and frames.
 
 A frame is two parts, ``[header, body]``: the header holds the protocol version and the receiver's epoch, the body is a
-msgpack list of messages (one frame per peer and step). The scheduler binds one ROUTER per side; frontends and the
-worker connect DEALERs. No high-water mark drops (admission bounds what is queued); a ROUTER that cannot route raises.
+msgpack list of messages (one frame per peer and step; several, where they would take more than ``FRAME_BYTES``). The
+scheduler binds one ROUTER per side; frontends and the worker connect DEALERs. No high-water mark drops (admission
+bounds what is queued); a ROUTER that cannot route raises.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -18,6 +19,9 @@ from .errors import RametError
 from .messages import PROTOCOL_VERSION
 
 MAX_FRAME = 256 * 1024 * 1024
+"""What a socket takes: a longer frame cuts the line, and whatever it held is lost."""
+FRAME_BYTES = 32 * 1024 * 1024
+MAX_MESSAGE = MAX_FRAME - 1024
 ANY_EPOCH = 0
 _HEADER = struct.Struct("<IQ")
 _encoder = msgspec.msgpack.Encoder()
@@ -28,6 +32,29 @@ class BadFrame(RametError):
     """A frame that does not decode: refused and logged by the receiver, never fatal."""
 
     code = "bad_frame"
+
+
+class MessageTooLarge(RametError):
+    """One message that no frame can hold."""
+
+    code = "message_too_large"
+
+
+def encode_frames(epoch: int, messages: Sequence[Any], most: int = FRAME_BYTES) -> Iterator[list[bytes]]:
+    """The messages in order, in frames of about ``most`` bytes (one message alone may have up to ``MAX_MESSAGE``).
+    Raises MessageTooLarge, and what the encoder raises for a value that has no encoding."""
+    header, body = encode_frame(epoch, messages)
+    if len(body) <= most or (len(messages) == 1 and len(body) <= MAX_MESSAGE):
+        yield [header, body]
+    elif len(messages) == 1:
+        raise MessageTooLarge(
+            f"the request or its answer takes {len(body)} bytes between the processes; at most {MAX_MESSAGE} are "
+            "possible: send less in one request"
+        )
+    else:
+        half = len(messages) // 2
+        yield from encode_frames(epoch, messages[:half], most)
+        yield from encode_frames(epoch, messages[half:], most)
 
 
 def encode_frame(epoch: int, messages: Sequence[Any]) -> list[bytes]:

@@ -15,6 +15,7 @@ import math
 from ramet.radix import EventLog
 from ramet.runtime.protocol.config import SchedulerConfig
 from ramet.runtime.protocol.messages import (
+    FRONTEND_GONE,
     Cancel,
     Constraint,
     ConstraintFailed,
@@ -143,7 +144,7 @@ class Scheduler:
         """The frontend died: its requests are cancelled, its branches released."""
         books = self._books
         for request in [r for r in books.requests.values() if r.client == client]:
-            self._life.finish_request(request, "cancelled", "its frontend is gone")
+            self._life.finish_request(request, "cancelled", FRONTEND_GONE)
         for branch in [b for key, b in books.branches.items() if key[0] == client]:
             self._life.release(branch)
         books.forget_client(client)

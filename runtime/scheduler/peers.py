@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SILENCE_S = 5.0
-"""A frontend that says nothing for so long is taken for dead."""
+"""A frontend that says nothing for so long is taken for dead. One that lives all the same asks again (its loop was
+blocked, or its machine asleep)."""
 STALL_S = 2.0
 """A turn later than this was our own stall (or the machine's sleep): nobody's silence counts for it."""
 
@@ -19,7 +20,8 @@ class _Frontend:
 class Frontends:
     """Frontends that are alive. Pure: time is an argument."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float = SILENCE_S) -> None:
+        self._silence_s = silence_s
         self._known: dict[bytes, _Frontend] = {}
         self._looked = 0.0
 
@@ -46,9 +48,9 @@ class Frontends:
         """Addresses to give up; they are forgotten here."""
         if now - self._looked > STALL_S:
             for frontend in self._known.values():
-                frontend.heard = max(frontend.heard, now - SILENCE_S / 2)
+                frontend.heard = max(frontend.heard, now - self._silence_s / 2)
         self._looked = now
-        dead = [address for address, frontend in self._known.items() if now - frontend.heard > SILENCE_S]
+        dead = [address for address, frontend in self._known.items() if now - frontend.heard > self._silence_s]
         for address in dead:
             del self._known[address]
         return dead

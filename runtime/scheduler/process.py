@@ -24,6 +24,7 @@ from ramet.runtime.protocol.messages import (
     Constraint,
     ConstraintFailed,
     Control,
+    Finished,
     Heartbeat,
     Hello,
     Release,
@@ -32,10 +33,18 @@ from ramet.runtime.protocol.messages import (
     StepResult,
     Submit,
     ToScheduler,
+    Usage,
     WorkerError,
 )
 from ramet.runtime.protocol.pulse import Pulse, pulse_path
-from ramet.runtime.protocol.transport import ANY_EPOCH, BadFrame, FrameDecoder, bind_router, encode_frame
+from ramet.runtime.protocol.transport import (
+    ANY_EPOCH,
+    BadFrame,
+    FrameDecoder,
+    MessageTooLarge,
+    bind_router,
+    encode_frames,
+)
 
 from .core import Out, Scheduler
 from .peers import Frontends, WorkerPeer
@@ -228,7 +237,15 @@ class SchedulerProcess:
 
     def _send(self, socket: zmq.Socket[bytes], address: bytes, messages: Sequence[Any]) -> bool:
         try:
-            socket.send_multipart([address, *encode_frame(self._epoch, messages)], zmq.NOBLOCK)
+            for frame in encode_frames(self._epoch, messages):
+                socket.send_multipart([address, *frame], zmq.NOBLOCK)
+        except MessageTooLarge as error:
+            log.error("%s", error)
+            if len(messages) > 1:
+                sent = [self._send(socket, address, [message]) for message in messages]
+                return all(sent)
+            id = getattr(messages[0], "id", None)
+            return id is None or self._send(socket, address, [Finished(id, 0, "error", Usage(), message=str(error))])
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False

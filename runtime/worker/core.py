@@ -101,8 +101,12 @@ class WorkerCore:
         """Take a row in. One that cannot run (its constraint failed) ends with ``error`` in its first plan."""
         self.drop(start.row)
         slot = self._take_slot()
-        self._tables.start(slot, start)
-        self._sampling.set(slot, start.sampling, start.logprobs)
+        try:
+            self._tables.start(slot, start)
+            self._sampling.set(slot, start.sampling, start.logprobs)
+        except Exception as error:  # a value that a table cannot hold is its row's fault, not the worker's
+            self._rows[start.row] = self._failed_row(start, slot, _not_started(error))
+            return
         if start.constraint_key and not self._constraints.ready(start.constraint_key):
             self._waiting[start.row] = WaitingRow(start, slot, len(start.blocks))
         else:
@@ -289,11 +293,19 @@ class WorkerCore:
         except ConstraintUnavailable as error:
             message = str(error)
         except Exception as error:  # a matcher's fault is its row's, not the worker's
-            message = f"the row could not be started: {type(error).__name__}: {error}"
+            message = _not_started(error)
+        return self._failed_row(start, slot, message)
+
+    def _failed_row(self, start: RowStart, slot: int, message: str) -> Row:
+        """It does nothing but end with ``error``."""
         bare = msgspec.structs.replace(start, ids=b"", n_prompt=0)
         row = Row(bare, slot, self._vocabulary, None, jump_forward=False)
         row.fail(message)
         return row
+
+
+def _not_started(error: Exception) -> str:
+    return f"the row could not be started: {type(error).__name__}: {error}"
 
 
 def _pick(logits: NDArray[np.float32], rows: NDArray[np.intp] | Sequence[int]) -> NDArray[np.float32]:
