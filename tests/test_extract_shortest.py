@@ -19,6 +19,7 @@ from ramet.runtime.protocol.errors import ConstraintError
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 from ramet.extraction.finish import Closer
+from ramet.extraction.shortest.search import ends_alone
 from ramet.extraction.verbatim import Binding
 
 LETTERS = '{}[]":,-.+0123456789eEabcfulnrtsi\\'
@@ -40,6 +41,10 @@ class Small:
     @property
     def vocab_size(self) -> int:
         return len(self.token_table)
+
+    @property
+    def definition(self) -> str:
+        return self.hf.to_str()
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.hf.encode(text, add_special_tokens=False).ids
@@ -230,3 +235,9 @@ def test_what_the_budget_cannot_hold_is_refused() -> None:
     lengths = [len(closed) for budget in range(12) if (closed := closer.close(spec, [], budget)) is not None]
     assert lengths and lengths == [min(lengths)] * len(lengths)
     assert texts(closer.close(spec, [], 11)) == '{"a":"abc"}'
+
+
+def test_tokens_that_end_a_string_need_a_twin_for_what_is_left_out_of_a_document() -> None:
+    assert ends_alone(small().token_table)
+    assert ends_alone([b'a"', b'"', b'x"y', b'a",', b'",'])
+    assert not ends_alone([b'a"', b'"', b'a",'])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ramet.extraction.shortest.machine import Machine
-from ramet.extraction.shortest.search import Distances, Search, TooFar
+from ramet.extraction.shortest.search import Distances, Search, TooFar, ends_alone
 from ramet.runtime.constrain.compiler import compiler_for
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ class Closer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._table = tokenizer.token_table
         self._compiler = compiler_for(tokenizer)
+        self._ends_alone = ends_alone(self._table)
         self._lock = threading.Lock()
         self._last: tuple[ConstraintSpec, Distances] | None = None
 
@@ -83,5 +84,5 @@ class Closer:
     def _distances(self, spec: ConstraintSpec) -> Distances:
         """Of the last specification, or new ones: all records share it, unless fields are copied from the documents."""
         if self._last is None or self._last[0] != spec:
-            self._last = (spec, Distances(Machine(spec), self._compiler.vocabulary.trie))
+            self._last = (spec, Distances(Machine(spec), self._compiler.vocabulary.trie, ends_alone=self._ends_alone))
         return self._last[1]

@@ -93,6 +93,27 @@ class Machine:
             state = int(self.follow(np.array([state], np.int32), np.array([byte], np.int32))[0])
         return state
 
+    @property
+    def compares_items(self) -> bool:
+        """Whether what may follow depends on what is copied: items of an array have to differ."""
+        return any(array.unique is not None for value in self._values.table.values() for array in value.arrays)
+
+    def settled(self, state: int) -> int:
+        """The state in which a copied string that may end goes on with its end."""
+        stacks = self._states[state]
+        copying = [stack for stack in stacks if isinstance(self._cells[stack][0], Copy)]
+        if not copying or not all(self._cells[stack][1] in stacks for stack in copying):
+            return state
+        return self._number(stacks.difference(copying))
+
+    def behind_copy(self, state: int) -> int | None:
+        """Of a state within a copied string: the one in which it has ended."""
+        stacks = self._states[state]
+        if len(stacks) != 1:
+            return None
+        symbol, rest = self._cells[next(iter(stacks))]
+        return self._number(frozenset([rest])) if isinstance(symbol, Copy) and symbol.content else None
+
     # ------------------------------------------------------------ states
 
     def _number(self, stacks: frozenset[int]) -> int:

@@ -7,7 +7,7 @@ tokens; so the first end that it finds is a shortest one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,22 @@ class TooFar(Exception):
 
 
 class Distances:
-    """Over one machine and the tokens of a vocabulary. What tokens lead to is kept from call to call."""
+    """Over one machine and the tokens of a vocabulary. What tokens lead to is kept from call to call.
 
-    def __init__(self, machine: Machine, trie: Trie) -> None:
+    A copied string that may end is taken to end there, and one that could have ended after the same token is not gone
+    on with: that saves looking at most of the document. It makes no end longer where ``ends_alone`` holds of the
+    tokens, because the tokens behind the copied text serve as well in front of which nothing more was copied.
+    """
+
+    def __init__(self, machine: Machine, trie: Trie, *, ends_alone: bool) -> None:
         self.machine = machine
         self._trie = trie
+        self._settles = ends_alone and not machine.compares_items
         self._after: dict[int, dict[int, NDArray[np.int32]]] = {}
+
+    def place(self, state: int) -> int:
+        """The state that stands for ``state`` here."""
+        return self.machine.settled(state) if self._settles else state
 
     def after(self, state: int) -> dict[int, NDArray[np.int32]]:
         """Tokens by the state that they lead to."""
@@ -44,6 +54,7 @@ class Distances:
     def to_end(self, start: int, most: int, slack: int = 0) -> dict[int, int] | None:
         """Tokens from a state to the end, of all states that lie on a way of the shortest length, or up to ``slack``
         tokens longer; None if the shortest way has more than ``most``."""
+        start = self.place(start)
         levels, seen = [[start]], {start: 0}
         last = None
         while levels[-1] and len(levels) - 1 <= most and (last is None or len(levels) - 1 <= last + slack):
@@ -86,6 +97,30 @@ class Distances:
         new = np.flatnonzero((np.diff(source, prepend=-1) != 0) | (np.diff(after, prepend=-1) != 0))
         for first, last in zip(new.tolist(), [*new[1:].tolist(), len(tokens)], strict=True):
             self._after[int(source[first])][int(after[first])] = tokens[first:last]
+        if self._settles:
+            self._after.update((state, self._fewer(self._after[state])) for state in states)
+
+    def _fewer(self, found: dict[int, NDArray[np.int32]]) -> dict[int, NDArray[np.int32]]:
+        """Without states of copied strings that others stand for."""
+        parts: dict[int, list[NDArray[np.int32]]] = {}
+        for state, tokens in found.items():
+            parts.setdefault(self.machine.settled(state), []).append(tokens)
+        return {
+            state: tokens[0] if len(tokens) == 1 else np.sort(np.concatenate(tokens))
+            for state, tokens in parts.items()
+            if self.machine.behind_copy(state) not in parts
+        }
+
+
+def ends_alone(table: Sequence[bytes]) -> bool:
+    """Whether each token that ends a string inside of it has a twin that begins with the quotation mark."""
+    tokens = set(table)
+    return all(
+        token[at:] in tokens
+        for token in tokens
+        for at in range(1, len(token))
+        if token[at] == 0x22 and token[at + 1 : at + 2] in (b"", b",", b"}", b"]")
+    )
 
 
 class Search:
@@ -99,6 +134,7 @@ class Search:
 
     def shortest(self, start: int, most: int) -> list[int] | None:
         """Tokens of a shortest end, if it has at most ``most``. Raises TooFar."""
+        start = self._distances.place(start)
         found = self._distances.to_end(start, most)
         if found is None:
             return None
