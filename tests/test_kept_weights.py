@@ -93,11 +93,13 @@ def test_a_file_is_of_one_model_and_one_lane(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("packed-*")} == {f"packed-{isa}-{_cpu.LAYOUT}" for isa in lanes()}
 
 
-def test_older_layouts_go(tmp_path: Path) -> None:
+def test_older_layouts_and_unfinished_files_go(tmp_path: Path) -> None:
     old = tmp_path / f"packed-{lanes()[0]}-0"
     old.write_bytes(b"old")
+    unfinished = tmp_path / f".packed-{lanes()[0]}-{_cpu.LAYOUT}.123"
+    unfinished.write_bytes(b"half")
     packed(tmp_path)
-    assert not old.exists()
+    assert not old.exists() and not unfinished.exists()
 
 
 def test_where_nothing_can_be_kept_the_model_loads_all_the_same(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-// Attention over paged KV in segments of 64 keys, written once for every lane; its products are of the type P.
+// Attention over paged KV in segments of 64 keys, written once for every lane (AMX has a way of its own with bf16 keys, see
+// attention_amx.hpp, and shares what stands before `soften`); its products are of the type P.
 #pragma once
 
 #include <math.h>

@@ -111,6 +111,8 @@ class WeightWriter:
         """The file appears whole, and those of older layouts of the lane go. Where it can't be written, it is left."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
+            for leftover in self.path.parent.glob(f".{self.path.name}.*"):  # of a process that was killed
+                leftover.unlink(missing_ok=True)
             self._fill(engine, temporary)
             for other in self.path.parent.glob(f"packed-{engine.lane}-*"):
                 other.unlink(missing_ok=True)
