@@ -51,7 +51,7 @@ class _Step:
         ids = np.zeros(len(self.positions), dtype=np.int64)
         ids[: self.tokens] = self.batch.ids
         rows = table[torch.from_numpy(ids)]
-        return rows if factor == 1.0 else rows * np.float32(factor)
+        return rows if factor == 1.0 else rows * float(np.float32(factor))
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         if len(weight) < x.shape[-1]:
