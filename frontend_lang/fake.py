@@ -55,6 +55,8 @@ class FakeBackend:
         self.trims = trims
         self.requests: list[FakeRequest] = []
         self.kept: dict[BranchKey, array[int]] = {}
+        self._unkept: set[BranchKey] = set()
+        """Of calls that did not come to their end."""
         self.running = 0
         self._script = _as_script(script)
         self._delay_s, self._chunk, self._context = delay_s, chunk, context
@@ -117,6 +119,10 @@ class FakeBackend:
         return [Piece("<|close|>\n", special=True)]
 
     def release(self, branch: BranchKey) -> None:
+        if branch in self._unkept:
+            self._unkept.discard(branch)
+            self.kept.pop(branch, None)
+            return
         if branch not in self.kept:
             raise AssertionError(f"branch {branch} was released twice, or never kept")
         del self.kept[branch]
@@ -185,9 +191,10 @@ class FakeStream:
         return (self._request.number, choice)
 
     def cancel(self) -> None:
+        """As of an engine: what was to be kept stays with the backend until it is released."""
         self._request.cancelled = True
-        for choice in range(self._request.call.n):
-            self._backend.kept.pop(self.branch(choice), None)
+        if self._request.keep:
+            self._backend._unkept.update(self.branch(choice) for choice in range(self._request.call.n))
 
     async def __aiter__(self) -> AsyncGenerator[TokenChunk, None]:
         backend, request = self._backend, self._request

@@ -182,10 +182,12 @@ class TokenBranch:
                     if whole and all(one.end is not None for one in choices) and any(one.matched for one in choices):
                         stream.cancel()
                         break
+            outcomes = [self._outcome(choice, call) for choice in choices]
         except BaseException:
             stream.cancel()
+            for index in range(call.n if keep else 0):  # choices that had ended already
+                self._backend.release(stream.branch(index))
             raise
-        outcomes = [self._outcome(choice, call) for choice in choices]
         for index in range(1, call.n if keep else 0):
             self._backend.release(stream.branch(index))
         self._go_on(choices[0], outcomes[0], Held(self._backend, stream.branch(0)) if keep else None)

@@ -543,3 +543,59 @@ def test_heartbeats_are_quicker_while_requests_are_open(tmp_path: Path) -> None:
             generation.cancel()
 
     run(body)
+
+
+# ---------------------------------------------------------------- kept branches of calls that failed
+
+
+@pytest.mark.parametrize("how", ["cancelled", "dropped", "timeout", "error", "one ended", "consumer"])
+def test_a_kept_branch_of_a_call_that_failed_is_released(tmp_path: Path, how: str) -> None:
+    async def body() -> None:
+        async with scene(tmp_path, auto=False) as (client, scheduler):
+            limit = 0.05 if how == "timeout" else None
+            generation = client.generate(GenerateRequest(PROMPT, n=2, max_tokens=9, keep=True, timeout_s=limit))
+            await generation.accepted()
+            await scheduler.step()
+            if how == "error":
+                for row in scheduler.rows:
+                    await scheduler._end(row, "error")
+                with pytest.raises(GenerationFailed):
+                    await generation.result()
+            elif how == "timeout":
+                with pytest.raises(RequestTimeout):
+                    await generation.result()
+            elif how == "dropped":
+                del generation
+                gc.collect()
+            elif how == "consumer":
+                task = asyncio.create_task(generation.result())
+                await asyncio.sleep(0.01)
+                task.cancel()
+            else:
+                if how == "one ended":
+                    await scheduler._end(scheduler.rows[0], "end")
+                    await asyncio.sleep(0.05)
+                generation.cancel()
+            await scheduler.until(lambda: not scheduler.branches)
+            assert not client.open_requests and not len(client._branches)
+
+    run(body)
+
+
+def test_a_refused_choice_of_a_resend_cancels_the_others(tmp_path: Path) -> None:
+    def second(submit: m.Submit) -> m.Rejected | None:
+        return m.Rejected(submit.id, "pool_too_small", "no room") if submit.choice == 1 else None
+
+    async def body() -> None:
+        async with scene(tmp_path, auto=False) as (client, scheduler):
+            generation = client.generate(GenerateRequest(PROMPT, n=3, max_tokens=9))
+            await generation.accepted()
+            await scheduler.step()
+            await generation.batch()
+            alive = await restart(scheduler, auto=False, reject=second)
+            with pytest.raises(InvalidRequest, match="no room"):
+                await generation.result()
+            await alive.until(lambda: len(alive.rows) == 2 and all(row.ended for row in alive.rows))
+            await alive.die()
+
+    run(body)

@@ -14,9 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import msgspec
 import psutil
 import pytest
 from dsl_oracle import oracle_engine
+from dsl_server import served
+from ramet.frontend_lang.graph import Block, GenOp, Graph, Ref, TextOp
 from ramet.runtime.frontend.chat import ChatTemplate
 
 import ramet as rt
@@ -36,7 +40,7 @@ def idle_stats(engine: rt.Engine) -> dict[str, Any]:
     """Counters, once everything that was released has arrived."""
     for _ in range(100):
         now = stats(engine)
-        if not now["blocks"]["locked"] and not now["blocks"]["private"] and not now["requests"]["kept"]:
+        if not now["blocks"]["locked"] and not now["blocks"]["private"] and not any(now["requests"].values()):
             return now
         time.sleep(0.02)
     return now
@@ -278,6 +282,48 @@ def test_a_script_that_forgets_its_engine_leaves_no_process(tmp_path: Path, end:
     ]
     _, alive = psutil.wait_procs(left, timeout=5)
     assert not alive
+
+
+# ---------------------------------------------------------------- calls that do not come to their end
+
+
+@rt.function
+def two_calls(s: rt.State, n: int, timeout_s: float | None) -> None:
+    s += "Begin " + rt.gen("a", max_tokens=4) + rt.gen("b", max_tokens=3000, ignore_eos=True, n=n, timeout_s=timeout_s)
+    s += " and " + rt.gen("c", max_tokens=5)
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout", "disconnect"])
+def test_a_call_that_is_ended_from_outside_keeps_nothing(tmp_path: Path, how: str) -> None:
+    with oracle_engine(tmp_path / "model", oracle_step_s=0.002) as engine:
+        if how == "disconnect":
+            leave_programs(engine)
+        else:
+            limit = 0.05 if how == "timeout" else None
+            states = [two_calls.run(n, limit, backend=engine, stream=True) for n in (1, 1, 2)]
+            if how == "cancel":
+                time.sleep(0.1)
+                for state in states:
+                    state.cancel()
+            assert all(state.error() is not None for state in states)
+        now = idle_stats(engine)
+        assert now["requests"] == {"running": 0, "queued": 0, "waiting": 0, "kept": 0}
+        assert not now["blocks"]["private"] and not now["blocks"]["locked"]
+
+
+def leave_programs(engine: rt.Engine) -> None:
+    """Start a program on the server, and hang up while it generates."""
+    endless = {"max_tokens": 3000, "ignore_eos": True}
+    ops = (TextOp(0, ("Tell ", Ref("q"))), GenOp(0, 0, "a", endless), TextOp(0, (" and ",)), GenOp(0, 1, "b", endless))
+    graph = msgspec.to_builtins(Graph("p", "p.py", ("q",), Block(ops)))
+    body = msgspec.json.encode({"graph": graph, "items": [{"q": str(i)} for i in range(3)]})
+    with served(engine) as url:
+        with httpx.stream("POST", url + "/v1/programs", content=body, timeout=30) as reply:
+            assert reply.status_code == 200
+            until = time.monotonic() + 20
+            while stats(engine)["requests"]["running"] < 3 and time.monotonic() < until:
+                time.sleep(0.01)
+        idle_stats(engine)
 
 
 # ---------------------------------------------------------------- death of a process under a program

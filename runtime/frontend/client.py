@@ -176,10 +176,13 @@ class Client:
         return Generation(state, self.cancel)
 
     def cancel(self, state: OpenRequest) -> None:
-        """Idempotent. Terminal events come from the scheduler, or from here if it was never told."""
+        """Idempotent. Terminal events come from the scheduler, or from here if it was never told. Nobody will fork its
+        branches: also those of choices that have ended go."""
         if state.done or state.cancelled:
             return
         state.cancelled = True
+        state.kept = [False] * len(state.kept)
+        self._settle(state)
         if state.submitted and self._link.known:
             self._link.send(Cancel(state.id))
         else:
@@ -382,6 +385,8 @@ class Client:
         if message.message == FRONTEND_GONE and not state.cancelled:
             self._ask_again()
             return
+        if message.reason in ("cancelled", "error"):
+            state.kept[choice.index] = False  # no caller forks what failed, and the scheduler keeps it until told
         state.push(choice.finished(message))
         self._settle(state)
 
@@ -404,6 +409,8 @@ class Client:
             # It was accepted once, by a scheduler that died: the client of this request must not see it refused.
             asyncio.get_running_loop().call_later(RETRY_S, self._submission.again, state)
         else:
+            if state.accepted:  # of several choices that were sent again, the others may run
+                self._link.send(Cancel(state.id))
             self._fail(state, refusal(message))
 
     # ------------------------------------------------------------ ends

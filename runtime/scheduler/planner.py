@@ -87,12 +87,11 @@ class Planner:
             ceiling += self._books.config.spare_forced
         room = branch.final_length - row.ahead
         if row.flight and known <= 0:
-            room -= 1  # the last id that it may still get needs no KV
+            room = min(room - 1, memory.tokens - row.ahead)  # the last id that it may still get needs no KV
             if room <= 0:
                 return False
-        ceiling = max(min(ceiling, room), 1)
-        upto = min(row.ahead + ceiling, branch.final_length)
-        while not memory.grow(row, upto):
+        wanted = max(min(ceiling, room), 1)
+        while not (ceiling := _grant(row, wanted, min(cost, wanted), memory)):
             if not self._make_room(row, draft, memory):
                 return False
         draft.add(row, ceiling, cost)
@@ -272,11 +271,11 @@ class Planner:
         ceiling = cost
         if branch.constraint_key and cost == branch.length - row.computed:
             ceiling += self._books.config.spare_forced
-        ceiling = max(min(ceiling, branch.final_length - row.computed), 1)
-        if not memory.grow(row, row.computed + ceiling):
-            return False
-        draft.add(row, ceiling, cost)
-        return True
+        wanted = max(min(ceiling, branch.final_length - row.computed), 1)
+        granted = _grant(row, wanted, min(cost, wanted), memory)
+        if granted:
+            draft.add(row, granted, cost)
+        return granted > 0
 
     def _admit_at_any_price(self, draft: Draft, memory: Memory) -> None:
         """Nothing runs and the first in the queue found no room: parked branches give theirs up, oldest first."""
@@ -317,6 +316,16 @@ class Planner:
                 self.push_back(blocker, draft)
             else:
                 return
+
+
+def _grant(row: Row, wanted: int, needed: int, memory: Memory) -> int:
+    """Blocks for ``wanted`` more ids of the row, or for as many as there is room for: what is above ``needed`` is spare,
+    which saves steps and changes no id. The ids that it has room for; 0, changing nothing, if not even ``needed``."""
+    if memory.grow(row, min(row.ahead + wanted, row.branch.final_length)):
+        return wanted
+    if not memory.grow(row, row.ahead + needed):
+        return 0
+    return max(needed, min(wanted, len(row.table) * memory.block_size - row.ahead))
 
 
 def _cost(row: Row, block_size: int) -> tuple[int, int, int]:
