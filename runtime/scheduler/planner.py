@@ -319,8 +319,8 @@ class Planner:
 
 
 def _grant(row: Row, wanted: int, needed: int, memory: Memory) -> int:
-    """Blocks for ``wanted`` more ids of the row, or for as many as there is room for: what is above ``needed`` is spare,
-    which saves steps and changes no id. The ids that it has room for; 0, changing nothing, if not even ``needed``."""
+    """Blocks for ``wanted`` more ids of the row, or as many as there is room for: what is above ``needed`` saves steps
+    and changes no id. The ids that it has room for; 0, changing nothing, if not even ``needed``."""
     if memory.grow(row, min(row.ahead + wanted, row.branch.final_length)):
         return wanted
     if not memory.grow(row, row.ahead + needed):
