@@ -31,7 +31,7 @@ from ramet.runtime.frontend.client import Client, GenerateRequest
 from ramet.runtime.frontend.generation import ChoiceResult
 from ramet.runtime.launch import Launcher
 from ramet.runtime.protocol.config import RuntimeConfig, SchedulerConfig, WorkerConfig
-from ramet.runtime.protocol.errors import ConstraintError
+from ramet.runtime.protocol.errors import ConstraintError, GenerationFailed
 from ramet.runtime.protocol.messages import ConstraintSpec
 from ramet.runtime.tokenizer import Tokenizer
 
@@ -216,6 +216,8 @@ async def victim(model: Model, endpoint: str, seconds: float = 20.0) -> None:
                 counts["compiles"] += 1
             except ConstraintError as error:
                 counts[error.kind] += 1
+            except GenerationFailed:
+                counts["fails while it is written"] += 1
         return counts
 
     async def measured(work: Any) -> tuple[list[float], Any]:

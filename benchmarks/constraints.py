@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from constraint_cases import hostile, mutated, sorted_keys
 from ramet.runtime import store
+from ramet.runtime.constrain.base import CompiledConstraint
 from ramet.runtime.constrain.bounded import BoundedCompiler
 from ramet.runtime.constrain.compiler import compiler_for
 from ramet.runtime.constrain.schema.context import Context
@@ -176,13 +177,11 @@ class Bench:
         print(f"{'bounded child (wall)':<26} {len(times):>4} compiled, ms:                     {_spread(times)}")
 
     def _xgrammar(self) -> Callable[[Any], None] | None:
-        try:
-            import xgrammar
-        except ImportError:
+        compiler = self._xgrammar_compiler()
+        if compiler is None:
             return None
-        words = [self.tokenizer.hf.id_to_token(index) or "" for index in range(self.tokenizer.vocab_size)]
-        info = xgrammar.TokenizerInfo(words, xgrammar.VocabType.BYTE_LEVEL, stop_token_ids=list(self.tokenizer.end_ids))
-        compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        import xgrammar
+
         mask = xgrammar.allocate_token_bitmask(1, self.tokenizer.vocab_size)
 
         def run(schema: Any) -> None:
@@ -191,8 +190,55 @@ class Bench:
 
         return run
 
+    def _xgrammar_compiler(self) -> Any:
+        try:
+            import xgrammar
+        except ImportError:
+            return None
+        words = [self.tokenizer.hf.id_to_token(index) or "" for index in range(self.tokenizer.vocab_size)]
+        info = xgrammar.TokenizerInfo(words, xgrammar.VocabType.BYTE_LEVEL, stop_token_ids=list(self.tokenizer.end_ids))
+        return xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+
+    def _peer_step(
+        self, spec: ConstraintSpec, ids: list[int], places: list[int]
+    ) -> Callable[[], tuple[float, float]] | None:
+        """One step of the same batch in xgrammar: microseconds to fill, and to accept."""
+        compiler = self._xgrammar_compiler()
+        if compiler is None:
+            return None
+        import xgrammar
+
+        if spec.kind == "regex":
+            compiled = compiler.compile_regex(spec.text)
+        else:
+            compiled = compiler.compile_json_schema(
+                spec.text, any_whitespace=False, separators=(",", ":"), strict_mode=True
+            )
+        mask = xgrammar.allocate_token_bitmask(len(places), self.tokenizer.vocab_size)
+        rows = []
+        for place in places:
+            matcher = xgrammar.GrammarMatcher(compiled)
+            for token in ids[:place]:
+                assert matcher.accept_token(token)
+            rows.append((matcher, ids[place]))
+
+        def step() -> tuple[float, float]:
+            start = time.perf_counter()
+            for place, (matcher, _) in enumerate(rows):
+                matcher.fill_next_token_bitmask(mask, place)
+            middle = time.perf_counter()
+            for matcher, token in rows:
+                matcher.accept_token(token)
+            end = time.perf_counter()
+            for matcher, _ in rows:
+                matcher.rollback(1)
+            return 1e6 * (middle - start), 1e6 * (end - middle)
+
+        return step
+
     def masks(self, batch: int = 128) -> None:
-        """Fill and accept, per step of a batch whose rows stand at different places of their texts."""
+        """Fill and accept, per step of a batch whose rows stand at different places of their texts: all of them, and
+        those with a choice, which are the ones that a runtime asks for when it appends what is forced."""
         record = {
             "type": "object",
             "properties": {
@@ -217,26 +263,40 @@ class Bench:
         for name, spec, sample in specs:
             compiled = self.compiler.compile(spec)
             ids = self.tokenizer.encode(sample)
-            rows = np.zeros((batch, len(self.row)), np.uint32)
-            matchers = []
-            for index in range(batch):
-                matcher = compiled.matcher()
-                matcher.advance(ids[: index % len(ids)])
-                matchers.append((matcher, index % len(ids)))
-            fills, accepts = [], []
-            for _ in range(20):
-                start = time.perf_counter()
-                for place, (matcher, _) in enumerate(matchers):
-                    matcher.fill_mask(rows[place])
-                middle = time.perf_counter()
-                for matcher, place in matchers:
-                    matcher.advance([ids[place]])
-                fills.append(1e6 * (middle - start))
-                accepts.append(1e6 * (time.perf_counter() - middle))
-                for matcher, _ in matchers:
-                    matcher.rollback(1)
-            fill, accept = statistics.median(fills), statistics.median(accepts)
-            print(f"{name:<24} batch {batch}: fill {fill:.0f} + accept {accept:.0f} µs a step (wall)")
+            places = range(len(ids))
+            self._steps(name, spec, ids, [place for place in places if not _forced_at(compiled, ids, place)], batch)
+            self._steps(f"{name}, any place", spec, ids, list(places), batch)
+
+    def _steps(self, name: str, spec: ConstraintSpec, ids: list[int], places: list[int], batch: int) -> None:
+        compiled = self.compiler.compile(spec)
+        rows = np.zeros((batch, len(self.row)), np.uint32)
+        matchers = []
+        for index in range(batch):
+            place = places[index % len(places)]
+            matcher = compiled.matcher()
+            matcher.advance(ids[:place])
+            matchers.append((matcher, place))
+        peer = self._peer_step(spec, ids, [place for _, place in matchers])
+        ours: list[tuple[float, float]] = []
+        theirs: list[tuple[float, float]] = []
+        for _ in range(20):
+            start = time.perf_counter()
+            for index, (matcher, _) in enumerate(matchers):
+                matcher.fill_mask(rows[index])
+            middle = time.perf_counter()
+            for matcher, place in matchers:
+                matcher.advance([ids[place]])
+            end = time.perf_counter()
+            ours.append((1e6 * (middle - start), 1e6 * (end - middle)))
+            for matcher, _ in matchers:
+                matcher.rollback(1)
+            if peer is not None:
+                theirs.append(peer())
+        line = f"{name:<34} batch {batch}: {_step_text(ours)}"
+        if theirs:
+            ratio = statistics.median(map(sum, ours)) / statistics.median(map(sum, theirs))
+            line += f"; xgrammar {_step_text(theirs)}: {ratio:.2f} of its time"
+        print(line)
 
     # ------------------------------------------------------------ forcing, lanes
 
@@ -361,6 +421,17 @@ def _patterns(schema: Any) -> Iterator[str]:
     elif isinstance(schema, list):
         for child in schema:
             yield from _patterns(child)
+
+
+def _forced_at(compiled: CompiledConstraint, ids: list[int], place: int) -> bool:
+    matcher = compiled.matcher()
+    matcher.advance(ids[:place])
+    return bool(matcher.forced())
+
+
+def _step_text(times: list[tuple[float, float]]) -> str:
+    fill, accept = (statistics.median(column) for column in zip(*times, strict=True))
+    return f"fill {fill:.0f} + accept {accept:.0f} µs a step"
 
 
 def _spread(times: list[float]) -> str:

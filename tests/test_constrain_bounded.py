@@ -11,12 +11,15 @@ import psutil
 import pytest
 from ramet.runtime.constrain import compile
 from ramet.runtime.constrain.bounded import BoundedCompiler, raise_verdict
-from ramet.runtime.constrain.child import Verdict
+from ramet.runtime.constrain.child import Verdict, verdict_of
+from ramet.runtime.constrain.compiler import Compiler
+from ramet.runtime.constrain.engine import EngineConstraint
 from ramet.runtime.frontend.compile_check import BoundedCompile
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
     ConstraintTimeout,
     ConstraintTooComplex,
+    GenerationFailed,
     InvalidConstraint,
     UnsupportedConstraint,
 )
@@ -216,3 +219,22 @@ def test_a_worker_that_gets_the_lowered_form_has_the_same_constraint(compiler, t
     assert matcher.advance(tokenizer.encode(good)) and matcher.can_end
     matcher = second.matcher()
     assert not (matcher.advance(tokenizer.encode(bad)) and matcher.can_end)
+
+
+class Unwritable:
+    """A matcher whose first mask fails, as the engine's may."""
+
+    def forced(self):
+        return []
+
+    def fill_mask(self, row):
+        raise GenerationFailed("too many expressions")
+
+
+def test_a_constraint_that_fails_with_its_first_mask_is_refused(tokenizer, monkeypatch):
+    """The child begins what it compiled, so that no worker is the first to find out."""
+    compiler = Compiler(tokenizer)
+    spec = schema({"type": "integer"})
+    assert verdict_of(compiler, spec).kind == ""
+    monkeypatch.setattr(EngineConstraint, "matcher", lambda self: Unwritable())
+    assert verdict_of(compiler, spec).kind == "too_complex"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -145,3 +148,31 @@ def test_regexes_mean_what_re_says(compiler, tokenizer):
             matcher = compiled.matcher()
             taken = matcher.advance(tokenizer.encode(text)) and matcher.can_end
             assert taken == bool(re.fullmatch(pattern, text)), (pattern, text)
+
+
+LANES = """
+import json, sys
+from pathlib import Path
+from ramet.runtime.constrain.compiler import Compiler
+from ramet.runtime.protocol.messages import ConstraintSpec
+from ramet.runtime.tokenizer import Tokenizer
+compiler = Compiler(Tokenizer.load(Path(sys.argv[1])), Path(sys.argv[2]))
+specs = [ConstraintSpec(kind, text) for kind, text in json.loads(sys.argv[3])]
+print([compiler.compile(spec).lane for spec in specs])
+"""
+
+
+@pytest.mark.slow
+def test_the_lane_is_the_same_in_every_process(model_dir, tmp_path):
+    """Whatever the order of sets, with a cold and with a warm cache of tables (100 processes under load:
+    ``benchmarks/constraint_lanes.py``)."""
+    regexes = [r"\d{3}-[a-c]+", r"(a|b|c){1,200}", r"[a-z]{1,8}( [a-z]{1,8}){0,3}", r"\w+", r"(?!a)[a-z]+"]
+    specs = [("regex", regex) for regex in regexes] + [("choice", json.dumps([f"value {i}" for i in range(60)]))]
+    specs.append(("json_schema", json.dumps({"enum": ["a", "b"]})))
+    answers = set()
+    for seed in (0, 1, 2, 3):
+        tables = tmp_path / ("warm" if seed % 2 else f"cold{seed}")
+        command = [sys.executable, "-c", LANES, str(model_dir), str(tables), json.dumps(specs)]
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        answers.add(subprocess.check_output(command, env=environment, text=True))
+    assert len(answers) == 1 and "table" in answers.pop()

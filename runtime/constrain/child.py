@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import msgspec
+import numpy as np
+from ramet.runtime.constrain.base import Matcher
 from ramet.runtime.constrain.compiler import Compiler
 from ramet.runtime.constrain.ready import to_spec
-from ramet.runtime.protocol.errors import ConstraintError, UnsupportedConstraint
+from ramet.runtime.protocol.errors import ConstraintError, GenerationFailed, UnsupportedConstraint
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 if TYPE_CHECKING:
@@ -92,16 +94,24 @@ def write_frame(stream: BinaryIO, message: msgspec.Struct) -> None:
 def verdict_of(compiler: Compiler, spec: ConstraintSpec) -> Verdict:
     try:
         ready = compiler.lower(spec)
-        compiler.build(ready)
+        _begin(compiler, compiler.build(ready).matcher())
     except UnsupportedConstraint as error:
         return Verdict(error.kind, str(error), error.keyword, error.pointer)
     except ConstraintError as error:
         return Verdict(error.kind, str(error))
+    except GenerationFailed as error:
+        return Verdict("too_complex", f"the constraint is too complex: {error}")
     except MemoryError:
         return Verdict("too_complex", "the constraint needs more memory than a compile may use")
     except Exception as error:  # a fault of the compiler itself
         return Verdict("crashed", f"the compiler failed: {type(error).__name__}: {error}")
     return Verdict(ready=to_spec(ready).text)
+
+
+def _begin(compiler: Compiler, matcher: Matcher) -> None:
+    """What every row does first: a constraint that fails there is none."""
+    matcher.forced()
+    matcher.fill_mask(np.zeros(compiler.vocabulary.words, np.uint32))
 
 
 def _limit_memory(extra: int) -> None:

@@ -70,22 +70,26 @@ class EngineMatcher:
 
     def _is_uncertain(self) -> bool:
         if self._forced is None:
-            ids, count = self._vocabulary.tails.of(self._inner.compute_ff_bytes())
-            if count < len(ids):
-                self._forced_ids()
+            text = self._inner.compute_ff_bytes()
+            if text:
+                ids, count = self._vocabulary.tails.of(text)
+                if count < len(ids):
+                    self._forced_ids()
         return self._uncertain
 
     def fill_mask(self, row: NDArray[np.uint32]) -> None:
-        stopped = self._ended or self._inner.is_stopped()
-        if stopped:
+        inner = self._inner
+        if self._ended or inner.is_stopped():
             self._check()
             row.fill(0)
-        else:
-            self._inner.unsafe_compute_mask_ptr(row.ctypes.data, self._vocabulary.words * 4)
+            set_ends(row, self._vocabulary.end_ids, True)
+            return
+        # The engine knows every end id and sets their bits itself. (``row.ctypes`` would take longer than the mask.)
+        inner.unsafe_compute_mask_ptr(row.__array_interface__["data"][0], self._vocabulary.words * 4)
+        if inner.is_error():
             self._check()
-            if self._is_uncertain():
-                self._widen(row)
-        set_ends(row, self._vocabulary.end_ids, stopped or self._inner.is_accepting())
+        if self._is_uncertain():
+            self._widen(row)
 
     def _widen(self, row: NDArray[np.uint32]) -> None:
         """Allow every token that agrees with the text that must follow: the engine's mask holds but the first id of
