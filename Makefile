@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAGE := .ci/stage
 PINS := PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1
-SOURCES := $(shell find ramet radix kernels runtime frontend_lang -name '*.py' -o -name '*.cpp' -o -name '*.h') pyproject.toml CMakeLists.txt constraints.txt
+SOURCES := $(shell find ramet radix kernels runtime frontend_lang -name '*.py' -o -name '*.cpp' -o -name '*.hpp') pyproject.toml CMakeLists.txt constraints.txt
 # Without a compiler the C++ kernels cannot be built: the reference kernels need torch instead.
 # The official client is what the README goes on with; with its packages the demo has its forty documents.
 EXTRAS := $(shell command -v c++ >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 && echo '[openai]' || echo '[torch,openai]')

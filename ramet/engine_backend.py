@@ -10,6 +10,7 @@ from ramet.frontend_lang.loop import LoopThread
 from ramet.frontend_lang.token_branch import TokenBranch
 from ramet.runtime.frontend.client import Client, Generation
 from ramet.runtime.frontend.requests import GenerateRequest, ScoreRequest
+from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.protocol.messages import BranchRef, Namespace, TokenLogprob, Usage
 from ramet.runtime.store import ModelMeta
 from ramet.runtime.tokenizer import Tokenizer
@@ -28,9 +29,12 @@ class EngineBackend(TextSide):
         tokenizer: Tokenizer,
         meta: ModelMeta,
         namespace: Namespace | None = None,
+        max_priority: int | None = None,
     ) -> None:
+        """``max_priority``: what calls may say as theirs, up or down; None: anything."""
         super().__init__(tokenizer, meta)
         self.namespace = namespace or Namespace()
+        self._max_priority = max_priority
         self.loop = loop
         self.client = client
 
@@ -53,15 +57,25 @@ class EngineBackend(TextSide):
     # ------------------------------------------------------------ requests
 
     def generate(self, parent: Cut | None, ids: Sequence[int], call: GenCall, keep: bool) -> EngineStream:
+        self._check_priority(call)
         return EngineStream(self.client.generate(generate_request(parent, ids, call, keep, self.namespace)), call)
 
     async def score(
         self, parent: Cut | None, ids: Sequence[int], continuations: Sequence[Sequence[int]], call: GenCall
     ) -> tuple[list[list[TokenLogprob]], Usage]:
+        self._check_priority(call)
         result = await self.client.score(
             ScoreRequest(ids, continuations, _parent(parent), 0, call.priority, call.timeout_s, self.namespace)
         )
         return [list(row) for row in result.logprobs], result.usage
+
+    def _check_priority(self, call: GenCall) -> None:
+        most = self._max_priority
+        if most is not None and not -most <= call.priority <= most:
+            raise InvalidRequest(
+                f"priority is {call.priority}; this server takes {-most} to {most} (ramet serve --max-priority)",
+                param="priority",
+            )
 
     def release(self, branch: BranchKey) -> None:
         self.client.release(cast("BranchRef", branch))

@@ -47,7 +47,7 @@ class _Connection:
     async def body(self, head: Head) -> AsyncIterator[bytes]:
         """Pieces of the body as they come."""
         if head.headers.get("transfer-encoding", "").lower() == "chunked":
-            while size := int((await self.reader.readline()).split(b";")[0], 16):
+            while size := await self._chunk_size():
                 yield await self.reader.readexactly(size)
                 await self.reader.readexactly(2)
             while (await self.reader.readline()) not in (b"\r\n", b"\n", b""):
@@ -57,6 +57,14 @@ class _Connection:
         else:
             while data := await self.reader.read(65536):
                 yield data
+
+    async def _chunk_size(self) -> int:
+        line = await self.reader.readline()
+        try:
+            return int(line.split(b";")[0], 16)
+        except ValueError:
+            what = "its answer is not HTTP" if line else "the server closed the connection in the middle of its answer"
+            raise ConnectionResetError(what) from None
 
     def close(self) -> None:
         self.writer.close()

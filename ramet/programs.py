@@ -23,6 +23,7 @@ from ramet.frontend_lang.prepared import Prepared
 from ramet.program_runs import ItemRun
 from ramet.program_wire import CallNews, Line, NewsBody, ProgramsBody, frame
 from ramet.runtime.frontend.http.errors import HttpError, bad_request
+from ramet.runtime.frontend.http.fields import check_depth
 from ramet.runtime.frontend.http.remote import Lines
 from ramet.runtime.frontend.http.server import Server, read_body, watcher
 from ramet.runtime.protocol.messages import Namespace
@@ -49,14 +50,17 @@ def add_program_routes(app: FastAPI) -> None:
         if tenant not in backends:
             loop = LoopThread.current()
             namespace = Namespace(tenant=tenant)
-            backends[tenant] = EngineBackend(loop, server.client, server.tokenizer, server.meta, namespace=namespace)
+            client, tokenizer, most = server.client, server.tokenizer, server.max_priority
+            backends[tenant] = EngineBackend(loop, client, tokenizer, server.meta, namespace, most)
         return backends[tenant]
 
     @app.post("/v1/programs")
     async def programs(request: Request) -> Response:
         """Run a compiled program for every item."""
+        body = await read_body(request)
+        check_depth(body)
         try:
-            asked = _body.decode(await read_body(request))
+            asked = _body.decode(body)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise bad_request(str(error), None, "invalid_type") from None
         tenant, options = request.state.tenant, _checked(asked)
@@ -82,8 +86,10 @@ def add_program_routes(app: FastAPI) -> None:
     @app.post("/v1/programs/{run}")
     async def news(request: Request, run: str) -> Response:
         """Answers of tools that a run has called, or that an item of it is wanted no more."""
+        body = await read_body(request)
+        check_depth(body)
         try:
-            told = _news.decode(await read_body(request))
+            told = _news.decode(body)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise bad_request(str(error), None, "invalid_type") from None
         batch = batches.get(run)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ramet.runtime.frontend.choice import Choice, OffsetGap
 from ramet.runtime.frontend.detokenizer import Detokenizer, spell
-from ramet.runtime.frontend.holdback import Holdback
+from ramet.runtime.frontend.holdback import Holdback, stops_of
 from ramet.runtime.frontend.requests import Chunk
 from ramet.runtime.protocol import messages as m
 from ramet.runtime.protocol.ids import pack_ids
@@ -45,7 +45,7 @@ def test_a_split_character_is_never_broken(data: st.DataObject, text: str) -> No
 @settings(max_examples=300)
 def test_holdback_releases_only_what_no_stop_can_cut(data: st.DataObject, stops: list[str], text: str) -> None:
     patterns, raw = [stop.encode() for stop in stops], text.encode()
-    holdback, out = Holdback(patterns), b""
+    holdback, out = Holdback(stops_of(patterns)), b""
     starts = [raw.find(pattern) for pattern in patterns if pattern in raw]
     first_end = min((raw.find(pattern) + len(pattern) for pattern in patterns if pattern in raw), default=len(raw))
     seen = 0
@@ -84,7 +84,7 @@ def test_streamed_text_equals_the_cut_text_for_every_tokenisation(data: st.DataO
                 ends, at = ends + len(table[at]), at + 1
             hit = m.StopHit(0, len(prompt) + at, table[at][: found - ends])
             break
-    choice = Choice((1, 0), prompt, table, [pattern], True)
+    choice = Choice((1, 0), prompt, table, stops_of([pattern]), True)
     chunks: list[Chunk | None] = []
     cuts = sorted({*data.draw(st.lists(st.integers(0, len(ids)), max_size=5)), 0, len(ids)})
     for a, b in itertools.pairwise(cuts):

@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="think: what a model writes between <think> and </think> goes into reasoning_content (none)",
     )
+    parser.add_argument(
+        "--max-priority",
+        type=int,
+        default=10,
+        metavar="N",
+        help="requests may say a priority from -N to N (10); 0: all are equal",
+    )
     parser.add_argument("--ssl-certfile", type=Path, default=None, metavar="FILE", help="serve HTTPS with it")
     parser.add_argument("--ssl-keyfile", type=Path, default=None, metavar="FILE", help="its private key")
     parser.add_argument(
@@ -127,6 +134,7 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
             api_keys=_keys(arguments),
             own_sampling=arguments.sampling_defaults == "model",
             reasoning=arguments.reasoning_parser == "think",
+            max_priority=arguments.max_priority,
             origins=tuple(arguments.allowed_origin or ()),
             version=__version__,
         )

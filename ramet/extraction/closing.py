@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from ramet.runtime.frontend.schema_parts import parts
+
 Json: TypeAlias = "Mapping[str, object]"
 
 _SAYS_ITSELF = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties")
@@ -23,9 +25,9 @@ def closed(schema: Json) -> Json:
 
 
 def _combines(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(key in _COMBINES for key in value) or any(map(_combines, value.values()))
-    return isinstance(value, (list, tuple)) and any(map(_combines, value))
+    if not isinstance(value, Mapping):
+        return False
+    return any(key in _COMBINES for key in value) or any(map(_combines, parts(value)))
 
 
 def _close(schema: Json) -> Json:

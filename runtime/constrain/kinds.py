@@ -112,8 +112,13 @@ class Lowered:
     """See ``Options``."""
 
 
+_WHITESPACE = ("compact", "flexible")
+
+
 def lowered(spec: ConstraintSpec) -> Lowered:
     """Raises a kind of ConstraintError."""
+    if spec.whitespace not in _WHITESPACE:
+        raise InvalidConstraint(f"whitespace is {spec.whitespace!r}; possible are {' and '.join(_WHITESPACE)}")
     grammar = Grammar(flexible=spec.whitespace == "flexible")
     plan: WatchPlan | None = None
     lang: Lang | None = None

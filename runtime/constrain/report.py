@@ -13,7 +13,7 @@ from ramet.runtime.constrain.kinds import lowered
 from ramet.runtime.constrain.schema.context import ARRAY, NUMBER, OBJECT, STRING, Context
 from ramet.runtime.constrain.schema.facts import KEYWORDS
 from ramet.runtime.constrain.schema.formats import ENFORCED
-from ramet.runtime.constrain.schema.graph import LATEST, Graph, Json, draft_of, escape, subschemas
+from ramet.runtime.constrain.schema.graph import LATEST, Graph, Json, draft_of, escape, is_index, subschemas
 from ramet.runtime.constrain.schema.instances import Instances, NoInstance
 from ramet.runtime.constrain.schema.scalars import positive
 from ramet.runtime.constrain.schema.values import Values
@@ -119,7 +119,7 @@ def _take_out(schema: Json, pointer: str) -> bool:
     for step in steps[:-1]:
         if isinstance(place, dict) and step in place:
             place = place[step]
-        elif isinstance(place, list) and step.isdigit() and int(step) < len(place):
+        elif isinstance(place, list) and is_index(step) and int(step) < len(place):
             place = place[int(step)]
         else:
             return False

@@ -22,7 +22,7 @@ from ramet.runtime.protocol.messages import (
 )
 
 from .detokenizer import Detokenizer, spell
-from .holdback import Holdback
+from .holdback import Holdback, Stop
 from .requests import ChoiceResult, Chunk, Finish
 
 
@@ -36,7 +36,7 @@ class Choice:
         branch: BranchRef,
         prompt: array[int],
         table: Sequence[bytes],
-        stops: Sequence[bytes],
+        stops: Sequence[Stop],
         logprobs: bool,
         *,
         shown: Mapping[int, bytes] | None = None,

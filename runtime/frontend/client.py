@@ -47,6 +47,7 @@ from .choice import Choice, OffsetGap
 from .compile_check import BoundedCompile, Compile, CompileCheck, constraint_key
 from .detokenizer import TokenTable, spell
 from .generation import Generation, OpenRequest, Timing
+from .holdback import stops_of
 from .link import Link, log
 from .requests import (
     ChoiceResult,
@@ -151,7 +152,7 @@ class Client:
         limits = limits_of(request, len(prompt), self.context)
         seed = secrets.randbits(63) if request.seed is None else request.seed
         key = constraint_key(request.constraint) if request.constraint is not None else ""
-        stops = [stop.encode("utf-8") for stop in request.stop]
+        stops = stops_of([stop.encode("utf-8") for stop in request.stop])
         id = self._allot()
         shown = self._shown_stops(request) if request.include_stop else None
         choices = [

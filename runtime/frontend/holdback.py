@@ -10,6 +10,7 @@ a stop was handed out when that decision arrives.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 def _failure(pattern: bytes) -> list[int]:
@@ -25,11 +26,23 @@ def _failure(pattern: bytes) -> list[int]:
     return table
 
 
+@dataclass(frozen=True)
+class Stop:
+    """A stop string, and where to go on in it after each place that does not match; shared by all that look for it."""
+
+    text: bytes
+    failure: list[int]
+
+
+def stops_of(texts: Sequence[bytes]) -> list[Stop]:
+    return [Stop(text, _failure(text)) for text in texts if text]
+
+
 class Holdback:
     """``feed`` takes the bytes of one delta and returns the bytes that may be handed out now."""
 
-    def __init__(self, stops: Sequence[bytes]) -> None:
-        self._stops = [(stop, _failure(stop)) for stop in stops if stop]
+    def __init__(self, stops: Sequence[Stop]) -> None:
+        self._stops = stops
         self._states = [0] * len(self._stops)
         self._held = b""
         self.total = 0
@@ -40,7 +53,8 @@ class Holdback:
         start = self.total
         self.total += len(data)
         limit = self.total
-        for index, (stop, failure) in enumerate(self._stops):
+        for index, one in enumerate(self._stops):
+            stop, failure = one.text, one.failure
             state, size = self._states[index], len(stop)
             first = -1
             for position, byte in enumerate(data):

@@ -24,6 +24,7 @@ from ramet.runtime.protocol.randomness import row_key
 
 MAX_CHOICES = 128
 MAX_STOPS = 64
+MAX_STOP_BYTES = 1024
 MAX_LOGPROBS = 100
 MAX_SCORES = 8_000_000
 _INT32 = 1 << 31
@@ -191,6 +192,12 @@ def check_request(request: GenerateRequest, vocab_size: int) -> None:
             raise InvalidRequest(f"logit_bias of id {token} is {bias}; it must lie in [-100, 100]", param="logit_bias")
     if len(request.stop) > MAX_STOPS or len(request.stop_ids) > MAX_STOPS:
         raise InvalidRequest(f"at most {MAX_STOPS} stops are allowed", param="stop")
+    longest = max((len(stop.encode(errors="surrogatepass")) for stop in request.stop), default=0)
+    if longest > MAX_STOP_BYTES:
+        raise InvalidRequest(
+            f"a stop string has {longest} bytes; at most {MAX_STOP_BYTES} are possible: its beginning is enough",
+            param="stop",
+        )
     if "" in request.stop:
         raise InvalidRequest("an empty stop string would end every text at once", param="stop")
 

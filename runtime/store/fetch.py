@@ -65,7 +65,14 @@ def pip_download(requirement: str, folder: Path, progress: bool) -> None:
     """
     show = progress and sys.stderr.isatty()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-    command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "on" if show else "off", requirement]
+    command += [
+        "--disable-pip-version-check",
+        "--no-input",
+        "--progress-bar",
+        "on" if show else "off",
+        "--",
+        requirement,
+    ]
     done = subprocess.run(
         command,
         stdout=sys.stderr.fileno() if show else subprocess.PIPE,

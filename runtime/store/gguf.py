@@ -91,6 +91,10 @@ class GgufFile:
         return [float(item) for item in value]
 
 
+_MAX_DEPTH = 8
+"""Of arrays in arrays; models have none."""
+
+
 class _Cursor:
     """Reads forward through the bytes; an overrun raises struct.error or IndexError, which ``read_gguf`` translates."""
 
@@ -119,7 +123,7 @@ class _Cursor:
     def string(self) -> str:
         return self.raw_string().decode("utf-8", errors="replace")
 
-    def value(self, kind: int, arrays: bool) -> Value:
+    def value(self, kind: int, arrays: bool, depth: int = 0) -> Value:
         if kind == _STRING:
             return self.string()
         if kind != _ARRAY:
@@ -131,8 +135,10 @@ class _Cursor:
             strings = [self.raw_string() for _ in range(length)]
             return [raw.decode("utf-8", errors="replace") for raw in strings] if arrays else []
         if element == _ARRAY:
+            if depth == _MAX_DEPTH:
+                raise IndexError(f"arrays are nested deeper than {_MAX_DEPTH}")
             for _ in range(length):
-                self.value(_ARRAY, arrays)
+                self.value(_ARRAY, arrays, depth + 1)
             return []
         form = f"<{length}{_SCALARS[element][1]}"
         values = struct.unpack_from(form, self.data, self.at)

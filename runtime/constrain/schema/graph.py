@@ -43,6 +43,11 @@ _CHILD_NODES = (
 )
 
 
+def is_index(step: str) -> bool:
+    """A step of a JSON pointer that may count items of a list."""
+    return step.isascii() and step.isdigit() and len(step) < 10
+
+
 def escape(name: str) -> str:
     """One token of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
@@ -248,7 +253,7 @@ class Graph:
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and name in value:
                 value = value[name]
-            elif isinstance(value, list) and name.isdigit() and int(name) < len(value):
+            elif isinstance(value, list) and is_index(name) and int(name) < len(value):
                 value = value[int(name)]
             else:
                 return None

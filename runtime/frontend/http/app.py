@@ -28,7 +28,7 @@ from .remote import add_remote_routes
 from .responses import responses
 from .responses_input import ResponsesBody
 from .routes import body_of, json_response, tenant_of
-from .server import Server
+from .server import MAX_PRIORITY, Server
 
 
 def create_app(
@@ -41,6 +41,7 @@ def create_app(
     origins: tuple[str, ...] = (),
     own_sampling: bool = True,
     reasoning: bool = False,
+    max_priority: int = MAX_PRIORITY,
     version: str = "",
     start_timeout_s: float = 120.0,
 ) -> FastAPI:
@@ -48,6 +49,7 @@ def create_app(
     name, its aliases and ``default``. ``api_keys``: empty: no key is needed.
     ``own_sampling``: a request that does not say how to draw is drawn as the model's makers want it.
     ``reasoning``: thoughts between <think> tags are told apart from answers.
+    ``max_priority``: what requests may say as theirs, up or down (0: none).
     ``origins``: pages of other hosts that browsers may let ask here (CORS); ``*``: all."""
     metrics = Metrics()
     client.observe(metrics.ended)
@@ -59,6 +61,7 @@ def create_app(
         metrics,
         model.meta.sampling.given() if own_sampling else {},
         reasoning,
+        max_priority,
     )
 
     @contextlib.asynccontextmanager

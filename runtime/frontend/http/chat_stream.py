@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from ramet.runtime.frontend.holdback import Holdback
+from ramet.runtime.frontend.holdback import Holdback, stops_of
 
 from .chat_call import ChatCall
 from .reasoning import Thought
@@ -27,6 +27,9 @@ def _call_delta(index: int, name: str, arguments: str) -> bytes:
     return orjson.dumps({"tool_calls": [call]})
 
 
+_OPENING = stops_of([OPEN_TAG.encode()])
+
+
 class ToolStream:
     """Text of a choice with tools turned into deltas. In mode auto, text that may open a call is held back; calls are
     sent whole when the choice ends."""
@@ -35,7 +38,7 @@ class ToolStream:
         self._plan = plan
         self._array = CallArray()
         self._names = frozenset(tool["function"]["name"] for tool in plan.tools)
-        self._holdback = Holdback([OPEN_TAG.encode()])
+        self._holdback = Holdback(_OPENING)
         self._text = ""
         self._open = False
         self.called = False

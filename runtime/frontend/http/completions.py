@@ -20,8 +20,8 @@ from .errors import HttpError, bad_request, translate
 from .fields import CompletionBody, parse
 from .logprobs import CompletionLogprobs, TokenNames, prompt_entries
 from .lower import lower
-from .merge import merged
-from .prompts import Prompt, read_prompts
+from .merge import merged, together
+from .prompts import Prompt, check_count, read_prompts
 from .server import FINISH_REASONS, Server, failure, new_id, read_body, usage_json, watcher, watching
 from .sse import DONE, ChunkWriter, EventStream, chunk_writer, event
 from .visible import visible
@@ -63,8 +63,7 @@ async def completions(server: Server, request: Request, tenant: str) -> Response
     if body.stream:
         watch = watcher(request, call.cancel)
         try:
-            for generation in call.generations:
-                await generation.accepted()
+            await together([generation.accepted() for generation in call.generations])
         except RametError as error:
             watch.cancel()
             call.cancel()
@@ -73,7 +72,7 @@ async def completions(server: Server, request: Request, tenant: str) -> Response
         return EventStream(_stream(call, writer, watch.cancel), headers)
     async with watching(request, call.cancel):
         try:
-            results = [await generation.result() for generation in call.generations]
+            results = await together([generation.result() for generation in call.generations])
         except RametError as error:
             raise call.error(error) from error
         finally:
@@ -88,6 +87,7 @@ async def _start(server: Server, body: CompletionBody, tenant: str) -> Completio
     prompts = await read_prompts(
         server, body.prompt, special=body.add_special_tokens is not False, keep=body.truncate_prompt_tokens
     )
+    check_count(len(prompts), body.n)
     echo, logprobs = bool(body.echo), -1 if body.logprobs is None else body.logprobs
     if logprobs < -1:
         raise bad_request(f"logprobs is {logprobs}; 0 or more are possible", "logprobs")

@@ -7,10 +7,11 @@ from typing import Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import HttpError, bad_request, from_validation
+from .errors import bad_request, from_validation
 from .unknown import ignored
 
-MAX_BODY = 64 * 1024 * 1024
+MAX_DEPTH = 254
+"""Of the arrays and objects of a body."""
 
 T = TypeVar("T", bound="Body")
 
@@ -204,16 +205,32 @@ class DetokenizeBody(Body):
 
 
 def parse(kind: type[T], raw: bytes) -> T:
-    """Raises HttpError (400, or 413) for what is not JSON, not UTF-8, or not of this type."""
-    if len(raw) > MAX_BODY:
-        raise HttpError(413, f"the body has {len(raw)} bytes; at most {MAX_BODY} are taken", code="request_too_large")
-    try:
-        data = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"the body is not valid JSON: {error}", None, "invalid_json") from None
+    """Raises HttpError (400) for what is not JSON, not UTF-8, or not of this type."""
+    data = _read(raw)
+    check_depth(raw, data)
     if not isinstance(data, dict):
         raise bad_request("the body must be a JSON object", None, "invalid_json")
     return validated(kind, data)
+
+
+def _read(raw: bytes) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"the body is not valid JSON: {error}", None, "invalid_json") from None
+
+
+def check_depth(raw: bytes, data: Any = None) -> None:
+    """Raises HttpError (400) for a body that is nested deeper than whatever walks it can go. ``data``: what ``raw``
+    reads as; None: it is read here."""
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return
+    try:
+        orjson.dumps(_read(raw) if data is None else data)  # which goes MAX_DEPTH deep
+    except orjson.JSONEncodeError:
+        raise bad_request(
+            f"the body is nested too deep; {MAX_DEPTH} levels are possible", None, "invalid_json"
+        ) from None
 
 
 def validated(kind: type[T], data: dict[str, Any]) -> T:

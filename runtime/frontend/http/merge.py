@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
 
 from ramet.runtime.frontend.generation import Generation
 from ramet.runtime.frontend.requests import Chunk
+
+T = TypeVar("T")
+
+
+async def together(waits: Sequence[Awaitable[T]]) -> list[T]:
+    """What all of them return. Raises what the first one raises that fails, at once; the others are then not awaited
+    any more."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # else it is logged as one that nobody looked at
 
 
 async def merged(generations: Sequence[Generation]) -> AsyncIterator[list[tuple[int, Chunk]]]:

@@ -25,8 +25,8 @@ from .errors import HttpError, bad_request, translate
 from .fields import Body, SamplingFields, parse
 from .logprobs import TokenNames, finite
 from .lower import sampling
-from .merge import merged
-from .prompts import read_prompts
+from .merge import merged, together
+from .prompts import check_count, read_prompts
 from .server import Server, failure, new_id, read_body, watcher, watching
 from .sse import DONE, EventStream, event
 from .visible import visible
@@ -118,8 +118,7 @@ async def generate(server: Server, request: Request, tenant: str) -> Response:
     if body.stream:
         watch = watcher(request, call.cancel)
         try:
-            for generation in call.generations:
-                await generation.accepted()
+            await together([generation.accepted() for generation in call.generations])
         except RametError as error:
             watch.cancel()
             call.cancel()
@@ -150,6 +149,7 @@ async def _start(server: Server, body: GenerateBody, params: SamplingParams, ten
     given = body.text if body.text is not None else body.input_ids
     assert given is not None
     prompts = await read_prompts(server, given)
+    check_count(len(prompts), params.n)
     wants = bool(body.return_logprob)
     first = -1 if body.logprob_start_len is None else body.logprob_start_len
     drawn = sampling(params, server.defaults, "sampling_params.")

@@ -13,12 +13,22 @@ from .lower import truncated
 from .server import Server
 
 MAX_PROMPTS = 1024
+MAX_CHOICES = 4096
 
 
 @dataclass(frozen=True)
 class Prompt:
     text: str
     ids: list[int]
+
+
+def check_count(prompts: int, n: int | None) -> None:
+    """Raises HttpError for more texts than one request may ask for."""
+    if prompts * (n or 1) > MAX_CHOICES:
+        raise bad_request(
+            f"{prompts} prompts with n {n} are {prompts * (n or 1)} texts; at most {MAX_CHOICES} come of one request",
+            "n",
+        )
 
 
 async def read_prompts(

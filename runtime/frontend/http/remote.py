@@ -23,7 +23,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .errors import bad_request, translate
-from .server import Server, read_body, watcher, watching
+from .fields import check_depth
+from .server import Server, gone_away, read_body, watcher, watching
 from .sse import EventStream
 
 T = TypeVar("T")
@@ -97,17 +98,25 @@ def add_remote_routes(app: FastAPI, server: Server) -> None:
         if asked.parent is not None:
             raise bad_request("branches are not kept over HTTP: send all ids", "parent")
         asked = replace(asked, namespace=Namespace(tenant=request.state.tenant, salt=asked.namespace.salt))
+        server.check_priority(asked.priority)
         scoring = asyncio.ensure_future(server.client.score(asked))
 
         def gone() -> None:
             scoring.cancel()
 
         async with watching(request, gone):
-            result: ScoreResult = await scoring
+            try:
+                result: ScoreResult = await scoring
+            except asyncio.CancelledError:
+                if not scoring.cancelled():
+                    scoring.cancel()
+                    raise
+                raise gone_away() from None  # nobody reads that answer
         return reply(result)
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    check_depth(body)
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:

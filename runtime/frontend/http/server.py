@@ -28,6 +28,11 @@ from .errors import HttpError, translate
 from .logprobs import TokenNames, TokenNumbers
 from .metrics import Metrics
 
+MAX_PRIORITY = 10
+MAX_BODY = 64 * 1024 * 1024
+_BODY = "ramet.body"
+"""In a request's scope: the body, once it has been read."""
+
 log = logging.getLogger("ramet.http")
 
 
@@ -44,6 +49,8 @@ class Server:
     """Sampling fields where a request gives none."""
     reasoning: bool = False
     """Thoughts are told apart from answers where a request does not say."""
+    max_priority: int = MAX_PRIORITY
+    """Requests may say a priority of so much, up or down."""
     named: set[tuple[str, Generation]] = field(default_factory=set)
     """Running requests that may be aborted by the id that their callers gave them."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -60,6 +67,17 @@ class Server:
     def template(self) -> ChatTemplate:
         """Raises InvalidRequest for a model without one."""
         return ChatTemplate(self.meta, self.tokenizer)
+
+    def check_priority(self, priority: int) -> None:
+        """Raises HttpError: a higher priority goes first whatever waits, so nobody takes any that he likes."""
+        if not -self.max_priority <= priority <= self.max_priority:
+            raise HttpError(
+                400,
+                f"priority is {priority}; this server takes {-self.max_priority} to {self.max_priority} "
+                "(ramet serve --max-priority)",
+                param="priority",
+                code="invalid_value",
+            )
 
     @cached_property
     def _longest_token(self) -> int:
@@ -88,6 +106,7 @@ class Server:
     def generate(
         self, request: GenerateRequest, *, prompt_param: str = "prompt", constraint_param: str | None = None
     ) -> Generation:
+        self.check_priority(request.priority)
         try:
             return self.client.generate(request)
         except RametError as error:
@@ -99,11 +118,32 @@ def new_id(prefix: str) -> str:
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises HttpError if the client goes away meanwhile (nobody reads that answer)."""
+    """Raises HttpError if the client goes away meanwhile (nobody reads that answer), and for a body that is too large,
+    as soon as that is seen."""
+    known: bytes | None = request.scope.get(_BODY)
+    if known is not None:
+        return known
+    told = request.headers.get("content-length", "")
+    body = bytearray()
     try:
-        return await request.body()
+        if told.isascii() and told.isdigit() and (len(told) > 15 or int(told) > MAX_BODY):
+            raise _too_large(f"{told[:20]} bytes")
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY:
+                raise _too_large(f"more than {MAX_BODY} bytes")
     except ClientDisconnect:
-        raise HttpError(400, "the client closed the connection", code="client_disconnected") from None
+        raise gone_away() from None
+    request.scope[_BODY] = bytes(body)
+    return request.scope[_BODY]  # type: ignore[no-any-return]
+
+
+def gone_away() -> HttpError:
+    return HttpError(400, "the client closed the connection", code="client_disconnected")
+
+
+def _too_large(told: str) -> HttpError:
+    return HttpError(413, f"the body has {told}; at most {MAX_BODY} are taken", code="request_too_large")
 
 
 @contextlib.asynccontextmanager

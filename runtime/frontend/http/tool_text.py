@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from ramet.runtime.frontend.schema_parts import with_parts
 from ramet.runtime.frontend.tools import CALL_BEGIN, CALL_END
 from ramet.runtime.protocol.messages import ConstraintSpec
 
@@ -110,19 +111,13 @@ def calls_schema(tools: Sequence[Tool], most: int) -> dict[str, Any]:
     return {"type": "array", "minItems": 1, "maxItems": most, "items": items, "$defs": definitions}
 
 
-def _moved(schema: Any, root: str) -> Any:
-    if isinstance(schema, dict):
-        return {
-            key: root + value[1:]
-            if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else value
-            if key in ("const", "enum", "default", "examples")
-            else _moved(value, root)
-            for key, value in schema.items()
-        }
-    if isinstance(schema, list):
-        return [_moved(item, root) for item in schema]
-    return schema
+def _moved(schema: object, root: str) -> Any:
+    """The schema, for a place from which its own root is ``root``."""
+    if not isinstance(schema, dict):
+        return schema
+    moved = with_parts(schema, lambda part: _moved(part, root))
+    ref = moved.get("$ref")
+    return {**moved, "$ref": root + ref[1:]} if isinstance(ref, str) and ref.startswith("#") else moved
 
 
 # ---------------------------------------------------------------- reading calls

@@ -54,13 +54,18 @@ _DEFAULT_HINT = (
 )
 
 
+_NAMED = 32
+"""Fields that are told by name: clients take no header of any length."""
+
+
 def ignored(extra: Mapping[str, object]) -> list[str]:
     """Names of unknown fields that change nothing of what is asked for. Raises HttpError for one that would."""
     given = {name: value for name, value in extra.items() if value is not None}
     for name, value in given.items():
         _check(name, value)
     # They go into a header, where only plain characters may stand.
-    return sorted(name.encode("unicode_escape").decode("ascii")[:64] for name in given)
+    names = sorted(name[:64].encode("unicode_escape").decode("ascii")[:64] for name in given)
+    return names if len(names) <= _NAMED else [*names[:_NAMED], f"and {len(names) - _NAMED} more"]
 
 
 def _check(name: str, value: object) -> None:
