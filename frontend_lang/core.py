@@ -267,13 +267,19 @@ class StateCore:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def run(core: StateCore) -> None:
+            if future.done():  # who asked has gone meanwhile: nothing of the state depends on it
+                return
             if core.error is not None:
                 future.set_exception(core.error)
                 return
             try:
-                future.set_result(await work(core))
+                result = await work(core)
             except Exception as error:
-                future.set_exception(error)
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(result)
 
         self._queue.append(Op(run, always=True, more=False))
         self._kick()

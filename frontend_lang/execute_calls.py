@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ramet.runtime.protocol.errors import InvalidRequest, Overloaded
+from ramet.runtime.protocol.errors import InvalidRequest, Overloaded, RequestTimeout
 from ramet.runtime.protocol.messages import Usage
 
 from .backend import Branch, Delta, GenCall, Outcome
@@ -22,6 +22,8 @@ from .tool_loop import ToolLoop
 
 if TYPE_CHECKING:
     from .core import StateCore
+
+T = TypeVar("T")
 
 SNIPPET = 12
 """Tokens shown of the place where a prompt stops being cached."""
@@ -117,16 +119,22 @@ async def _generate(core: StateCore, options: Options, call: GenCall, slot: Call
             slot.stream.append(delta.text)
             core.log.append(delta.text)
 
-    retries = options.over(core.run.options).retries or 0
     work = branch_of(core).generate
+    retries = options.over(core.run.options).retries or 0
+    return await _tried(lambda: work(call, core.will_go_on(), arrived), call, retries, lambda: not seen)
+
+
+async def _tried(
+    work: Callable[[], Coroutine[object, object, T]], call: GenCall, retries: int, again: Callable[[], bool]
+) -> T:
+    """Within the call's time, again where the backend was overloaded. Raises RequestTimeout."""
     for attempt in range(retries + 1):
         try:
-            running = work(call, core.will_go_on(), arrived)
-            return await (running if call.timeout_s is None else asyncio.wait_for(running, call.timeout_s))
+            return await asyncio.wait_for(work(), call.timeout_s)
         except asyncio.TimeoutError:
-            raise TimeoutError(f"not done within timeout_s={call.timeout_s:g}") from None
+            raise RequestTimeout(f"not done within timeout_s={call.timeout_s:g}") from None
         except Overloaded:
-            if seen or attempt == retries:
+            if attempt == retries or not again():
                 raise
             await asyncio.sleep(min(5.0, 0.1 * 2**attempt))
     raise AssertionError("unreachable")
@@ -163,7 +171,9 @@ async def select(core: StateCore, expr: Select, slot: CallSlot) -> None:
     branch, method = branch_of(core), expr.method
     begin = time.monotonic()
     call = gen_call(core, expr)
-    scores = await branch.score(expr.choices, method.requires_unconditional_logprobs, call)
+    retries = expr.options.over(core.run.options).retries or 0
+    unconditional = method.requires_unconditional_logprobs
+    scores = await _tried(lambda: branch.score(expr.choices, unconditional, call), call, retries, lambda: True)
     tokens = [list(entries) for entries in scores.tokens]
     means = [sum(entry[0] for entry in entries) / max(1, len(entries)) for entries in tokens]
     decision = method(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -599,3 +601,26 @@ def test_a_refused_choice_of_a_resend_cancels_the_others(tmp_path: Path) -> None
             await alive.die()
 
     run(body)
+
+
+def test_a_client_that_cannot_start_leaves_nothing_open(tmp_path: Path) -> None:
+    """A context that is left open hangs the collector, and so the process: hence a child."""
+    script = f"""
+import asyncio, gc, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from fake_scheduler import ByteTokenizer
+from ramet.runtime.frontend.client import Client
+from ramet.runtime.protocol.errors import GenerationFailed
+
+async def main():
+    client = Client("ipc://{tmp_path}/nobody.sock", ByteTokenizer())
+    try:
+        await client.start(0.1)
+    except GenerationFailed:
+        print("refused")
+
+asyncio.run(main())
+gc.collect()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "refused\n" and done.returncode == 0, done.stderr

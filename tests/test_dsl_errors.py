@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import time
 from collections.abc import Iterator
@@ -426,3 +427,72 @@ def test_result_raises_the_error_of_a_call_that_nobody_read() -> None:
         assert caught.value.code == "context_length_exceeded"
     assert handled.run(backend=small).result() == "nothing"
     small.close()
+
+
+# ---------------------------------------------------------------- readers that go, time, refusals
+
+
+class Slow(FakeBackend):
+    """Scores slowly, or refuses ``refusals`` times first."""
+
+    refusals = 0
+
+    async def score(self, *args: Any) -> Any:
+        if self.refusals:
+            self.refusals -= 1
+            raise rt.Overloaded("full")
+        await asyncio.sleep(0.05)
+        return await super().score(*args)
+
+
+def test_a_reader_that_went_away_harms_nobody() -> None:
+    backend = Slow()
+
+    @rt.function
+    async def program(s: rt.State) -> str:
+        s += "hello"
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(rt.score(s, choices=["a", "b"]), 0.01)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(rt.score(s, choices=["a" * 300_000, "b"]), 0.01)
+        s += rt.gen("x", max_tokens=4)
+        return str(await s["x"])
+
+    state = program.run(backend=backend)
+    assert len(state["x"]) == 4 and state.error() is None
+    backend.close()
+
+
+def test_time_that_is_over_is_an_error_of_ours() -> None:
+    backend = Slow(delay_s=0.2)
+
+    @rt.function
+    def program(s: rt.State, choose: bool) -> None:
+        s += "a" + (rt.select("v", ["x", "y"]) if choose else rt.gen("v"))
+
+    for choose in (False, True):
+        error = program.run(choose, backend=backend, timeout_s=0.01).error()
+        assert error is not None and isinstance(error.cause, rt.RequestTimeout) and error.code == "timeout"
+    backend.close()
+
+
+def test_a_select_is_tried_again() -> None:
+    backend = Slow()
+
+    @rt.function
+    def program(s: rt.State) -> None:
+        s += "a" + rt.select("v", ["x", "y"])
+
+    for refusals, retries in ((1, 1), (2, 1)):
+        backend.refusals = refusals
+        error = program.run(backend=backend, retries=retries).error()
+        assert (error is None) == (refusals <= retries)
+    backend.close()
+
+
+def test_every_error_of_the_protocol_has_a_public_name() -> None:
+    from ramet.runtime.protocol import errors
+
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, rt.RametError):
+            assert getattr(rt, name) is kind

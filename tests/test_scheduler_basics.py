@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from oracle_world import World
 from ramet.runtime.protocol.config import SchedulerConfig, Switches
+from ramet.runtime.protocol.messages import Limits, Namespace, Sampling, Stops
+from ramet.runtime.scheduler.branch import Branch, Request
+from ramet.runtime.scheduler.queue import BranchQueue
 
 
 def config(**changes: object) -> SchedulerConfig:
@@ -350,3 +353,68 @@ def test_a_row_that_kills_three_workers_ends_with_an_error_that_is_heard() -> No
     assert "the worker died" in world.of(request).finished.message
     world.run()
     assert world.of(other).finished.reason == "length"
+
+
+# ---------------------------------------------------------------- what must not grow, be lost, or be made twice
+
+
+def test_a_worker_that_dies_clears_the_device_tier() -> None:
+    world = World()
+    world.submit(prompt(20), 4)
+    world.run()
+    world.kill_worker()
+    kinds = [event["kind"] for event in world.control("events")["events"]]
+    assert "stored" in kinds and kinds[-1] == "cleared" and kinds.count("cleared") == 1
+
+
+@pytest.mark.parametrize("argument", ["²", "9" * 5000, "-1", "x", "１"])
+def test_a_bad_control_is_answered_with_an_error(argument: str) -> None:
+    world = World()
+    assert "got" in world.control("events", argument)["error"]
+    assert "known:" in world.control(argument)["error"]
+
+
+def test_an_ended_kept_branch_is_not_made_twice() -> None:
+    world = World()
+    request = world.submit(prompt(10), 3, keep=True)
+    world.run()
+    said = list(world.of(request).ids)
+    world.take(world.scheduler.submit(b"client", world.submitted[b"client", request], world.now))
+    assert "was not used" in world.rejected.pop((b"client", request)).message
+    world.run()
+    assert world.of(request).ids == said and len(world.of(request).terminal) == 1
+    world.release(request)
+    assert world.stats()["blocks"]["private"] == 0 == world.stats()["requests"]["kept"]
+
+
+def test_deadlines_of_ended_requests_do_not_pile_up() -> None:
+    world = World()
+    for _ in range(500):
+        world.cancel(world.submit([1, 2, 3], 4, remaining_ms=3_600_000))
+    assert len(world.scheduler._deadlines) < 100
+    last = world.submit([1, 2, 3], 4, remaining_ms=1000)
+    assert world.scheduler.wait_s(world.now) == 1.0
+    world.now += 2
+    world.run()
+    assert world.of(last).finished.reason == "cancelled"
+
+
+def test_a_backlog_does_not_make_the_queue_remember_those_that_left() -> None:
+    queue = BranchQueue("cache-aware", 64)
+    queue.shares.enter("")
+
+    def branch(seq: int, hint: int) -> Branch:
+        request = Request(b"c", seq, Namespace(), 0, seq, float("inf"))
+        made = Branch(request, 0, bytearray(4), 1, Sampling(), Limits(4), Stops())
+        made.cached_hint = hint
+        return made
+
+    hot = branch(0, 1000)
+    queue.add(hot)
+    for seq in range(1, 3000):
+        cold = branch(seq, seq % 7)
+        queue.add(cold)
+        queue.note(hot, 1000 + seq)
+        queue.admit(cold)
+    lane = queue._levels[0][""]
+    assert len(lane) == 1 and len(lane._hot) < 100 and lane.hottest() is hot

@@ -108,11 +108,15 @@ class Client:
         """Why nothing is generated any more (see ``give_up``); empty while all is well."""
 
     async def start(self, timeout_s: float = 60.0) -> None:
-        """Connects. Raises GenerationFailed if no scheduler answers in time."""
-        await self._link.start()
-        await self._link.ready(timeout_s)
-        if not self.context:
-            self.context = int((await self.control("stats")).get("context", 0))
+        """Connects. Raises GenerationFailed if no scheduler answers in time; nothing is left open then."""
+        try:
+            await self._link.start()
+            await self._link.ready(timeout_s)
+            if not self.context:
+                self.context = int((await self.control("stats")).get("context", 0))
+        except BaseException:  # a socket that nobody closes hangs the collector, and so the process
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Cancels what is open (its consumers see ``cancelled``) and hangs up."""

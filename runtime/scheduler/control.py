@@ -17,7 +17,8 @@ from .waste import waste
 
 
 def answer(books: Books, events: EventLog, msg: Control) -> bytes:
-    """JSON of the reply; an operation that is not known gets an ``error`` that lists those that are."""
+    """JSON of the reply; an operation that is not known gets an ``error`` that lists those that are, and one that fails
+    an ``error`` that says how: who asks must not harm those whose requests run."""
     operations: dict[str, Callable[[], object]] = {
         "stats": lambda: stats(books),
         "flush": lambda: flush(books),
@@ -28,7 +29,10 @@ def answer(books: Books, events: EventLog, msg: Control) -> bytes:
     operation = operations.get(msg.op)
     if operation is None:
         return msgspec.json.encode({"error": f"unknown control {msg.op!r}; known: {', '.join(operations)}"})
-    return msgspec.json.encode(operation())
+    try:
+        return msgspec.json.encode(operation())
+    except Exception as error:
+        return msgspec.json.encode({"error": f"{msg.op} failed: {type(error).__name__}: {error}"})
 
 
 def stats(books: Books) -> dict[str, object]:
@@ -79,7 +83,9 @@ def tree(books: Books) -> dict[str, object]:
 
 def recent_events(events: EventLog, argument: str) -> dict[str, object]:
     """``argument``: number of the first event wanted (empty: all that are held)."""
-    first, found = events.since(int(argument) if argument.isdigit() else 0)
+    if argument and not (argument.isascii() and argument.isdigit() and len(argument) <= 18):
+        return {"error": f"events takes the number of the first event wanted, or nothing; got {argument[:40]!r}"}
+    first, found = events.since(int(argument or 0))
     return {
         "first": first,
         "next": events.next_number,

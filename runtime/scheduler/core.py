@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 
-from ramet.radix import EventLog
+from ramet.radix import CacheEvent, EventLog, Namespace
 from ramet.runtime.protocol.config import SchedulerConfig
 from ramet.runtime.protocol.messages import (
     FRONTEND_GONE,
@@ -86,6 +86,7 @@ class Scheduler:
         if memory is None:
             return
         books.memory = None
+        self.events.add(CacheEvent("cleared", Namespace()))
         books.to_worker.clear()
         books.constraints.new_worker()
         blamed = {id(row.branch): row.branch for flight in memory.flights for row in flight.rows}
@@ -122,6 +123,8 @@ class Scheduler:
         request = self._books.requests.get((client, msg.id))
         if request is not None and request.deadline < math.inf:
             heapq.heappush(self._deadlines, (request.deadline, request.seq, client, msg.id))
+            if len(self._deadlines) > 2 * len(self._books.requests) + 64:
+                self._drop_stale_deadlines()
         return self.take_messages()
 
     def cancel(self, client: bytes, msg: Cancel, now: float) -> Out:
@@ -219,6 +222,15 @@ class Scheduler:
             if request is not None:
                 message = f"timeout: the request's {request.deadline_ms} ms are over"
                 self._life.finish_request(request, "cancelled", message)
+
+    def _drop_stale_deadlines(self) -> None:
+        """Most are of requests that have ended, which would stay until their time comes."""
+        self._deadlines = [
+            (request.deadline, request.seq, *key)
+            for key, request in self._books.requests.items()
+            if request.deadline < math.inf
+        ]
+        heapq.heapify(self._deadlines)
 
     def _due(self) -> Request | None:
         """The request whose deadline is the next, if it is still open."""

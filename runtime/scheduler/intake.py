@@ -30,6 +30,10 @@ class Intake:
         first = max(msg.choice, 0)
         if request is not None and any(branch.choice == first for branch in request.branches):
             return
+        if (client, msg.id, first) in books.branches:
+            message = f"branch ({msg.id}, {first}) has ended and is kept: submit under an id that was not used"
+            self._reject(client, msg.id, Refusal("invalid_request", message))
+            return
         prefix = self._prefix(client, msg)
         refusal = prefix if isinstance(prefix, Refusal) else self._refuse_submit(msg, prefix)
         if refusal is not None:

@@ -68,13 +68,19 @@ class Lane:
         insort(self._arrivals, branch.arrival)
         self._branches[branch.arrival] = branch
         insort(self._spelled, _Spelled(branch))
-        heapq.heappush(self._hot, (-branch.cached_hint, branch.arrival))
+        self._heat(branch)
 
     def note(self, branch: Branch, cached: int) -> None:
         """A look at the cache found so many tokens of ``branch``."""
         if cached != branch.cached_hint:
             branch.cached_hint = cached
-            heapq.heappush(self._hot, (-cached, branch.arrival))
+            self._heat(branch)
+
+    def _heat(self, branch: Branch) -> None:
+        heapq.heappush(self._hot, (-branch.cached_hint, branch.arrival))
+        if len(self._hot) > 2 * len(self._branches) + 64:  # the stale ones are most, and need never surface
+            self._hot = [(-live.cached_hint, arrival) for arrival, live in self._branches.items()]
+            heapq.heapify(self._hot)
 
     def hottest(self) -> Branch:
         """Who found most when it was looked at last."""
