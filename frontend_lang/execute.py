@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ramet.runtime.protocol.errors import InvalidRequest
+
 from .execute_calls import branch_of
 from .expr import Gen, Reasoning
 from .ops import Op, OpenMessage
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 
 async def text(core: StateCore, value: str) -> None:
+    core.run.spend(len(value))
     branch_of(core).append(value)
     core.add_text(value)
 
@@ -40,7 +43,9 @@ async def deferred(core: StateCore, pieces: Sequence[str | tuple[Slot, int]]) ->
             # The body ends where it reads this value, with the value's error, and cancels what it has begun.
             await asyncio.get_running_loop().create_future()
             raise
-        texts.append(str(value[item] if item >= 0 else value))
+        quoted = str(value[item] if item >= 0 else value)
+        core.run.spend(len(quoted))  # before they are joined
+        texts.append(quoted)
     await text(core, "".join(texts))
 
 
@@ -72,8 +77,17 @@ async def scope_end(core: StateCore, slot: CallSlot) -> None:
         if core.open_scopes[index][0] is slot:
             _, parts = core.open_scopes[index]
             core.open_scopes = (*core.open_scopes[:index], *core.open_scopes[index + 1 :])
-            slot.resolve("".join(parts), {})
+            _close_scope(core, slot, parts)
             return
+
+
+def _close_scope(core: StateCore, slot: CallSlot, parts: Sequence[str]) -> None:
+    try:
+        core.run.spend(sum(map(len, parts)))
+    except InvalidRequest as error:
+        slot.fail(error)
+    else:
+        slot.resolve("".join(parts), {})
 
 
 # ---------------------------------------------------------------- forks, ends, compositions
@@ -85,7 +99,7 @@ async def end(core: StateCore) -> None:
         core.branch.close()
     for slot, parts in core.open_scopes:
         if not slot.done:
-            slot.resolve("".join(parts), {})
+            _close_scope(core, slot, parts)
     core.open_scopes = ()
     core.log.end()
 
@@ -105,7 +119,9 @@ def concatenate_op(children: Sequence[StateCore]) -> Op:
             await child.settled()
             if child.error is not None:
                 raise child.error
-            core.add_text(await branch_of(core).append_since_fork(branch_of(child)))
+            text = await branch_of(core).append_since_fork(branch_of(child))
+            core.run.spend(len(text))
+            core.add_text(text)
 
     return Op(work)
 

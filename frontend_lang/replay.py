@@ -131,7 +131,13 @@ class Replay:
                 self._cores[op.branch].declare(op.name, slot)
             case OpenOp():
                 outer = self._cores[0].run
-                run = Run(op.program, outer.backend, streamed=outer.streamed, answer_tools=outer.answer_tools)
+                run = Run(
+                    op.program,
+                    outer.backend,
+                    streamed=outer.streamed,
+                    answer_tools=outer.answer_tools,
+                    budget=outer.budget,
+                )
                 self.runs.append(run)
                 outer.add_inner(run)
                 self._cores[op.branch] = StateCore(run, self._open())
@@ -168,7 +174,9 @@ class Replay:
         if kind == "typed":
             return self._slot_value(_ref(inner), True)
         if kind == "text":
-            return "".join(part if isinstance(part, str) else self._quoted(_ref(part)) for part in inner)
+            texts = [part if isinstance(part, str) else self._quoted(_ref(part)) for part in inner]
+            self._cores[0].run.spend(sum(map(len, texts)))
+            return "".join(texts)
         if kind == "dict":
             return {self._rebuilt(key): self._rebuilt(value) for key, value in inner}
         items = [self._rebuilt(item) for item in inner]

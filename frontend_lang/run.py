@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .backend import Backend, Branch
+from .budget import Budget
 from .calls import CallRecord
 from .options import NOTHING, Options
 from .tools import ToolCall, ToolUse, answer_here
@@ -35,6 +36,7 @@ class Run:
         "backend",
         "body_done",
         "body_error",
+        "budget",
         "calls",
         "held",
         "on_cancel",
@@ -53,6 +55,7 @@ class Run:
         spec_tokens: int = 0,
         streamed: bool = False,
         answer_tools: AnswerTools = answer_here,
+        budget: Budget | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -62,6 +65,8 @@ class Run:
         """Its texts are read while they grow."""
         self.answer_tools = answer_tools
         """What calls the tools that the model calls."""
+        self.budget = budget
+        """Of its texts and those of the programs inside; None: whatever memory holds."""
         self.on_cancel: Callable[[], None] | None = None
         self.body_done = False
         self.body_error: BaseException | None = None
@@ -73,6 +78,11 @@ class Run:
         self.held: list[object] = []
         """What must live until the body has ended: its states are known here by weak references only."""
         self._lock = threading.Lock()
+
+    def spend(self, characters: int) -> None:
+        """Raises InvalidRequest where a run makes more text than it may."""
+        if self.budget is not None:
+            self.budget.spend(characters)
 
     def add(self, core: StateCore) -> None:
         with self._lock:

@@ -196,24 +196,31 @@ class SetSlot:
 class DerivedSlot:
     """A variable that a compiled body sets, made of others."""
 
-    __slots__ = ("_make", "_parts", "stream", "where")
+    __slots__ = ("_done", "_made", "_make", "_parts", "stream", "where")
 
     def __init__(self, parts: list[Slot], make: Callable[[], Value], where: Where = UNKNOWN) -> None:
         self._parts, self._make = parts, make
+        self._done = False
+        self._made: list[Value] = []
         self.where = where
         self.stream = TextLog()
         self.stream.ended = True
 
     @property
     def done(self) -> bool:
-        return all(part.done for part in self._parts)
+        # Remembered, as is the value: parts may be made of parts, each named several times.
+        self._done = self._done or all(part.done for part in self._parts)
+        return self._done
 
     async def wait(self) -> None:
         for part in self._parts:
-            await part.wait()
+            if not part.done:
+                await part.wait()
 
     def value(self) -> Value:
-        return self._make()
+        if not self._made:
+            self._made.append(self._make())
+        return self._made[0]
 
     typed = value
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ramet.engine_backend import EngineBackend
 from ramet.frontend_lang.backend import Delta, GenCall, Outcome, Scores
+from ramet.frontend_lang.budget import Budget
 from ramet.frontend_lang.core import StateCore
 from ramet.frontend_lang.options import Options
 from ramet.frontend_lang.prepared import Prepared
@@ -21,6 +22,10 @@ from ramet.program_wire import AskedTool, CallNews, Line, NewsBody, Result, fail
 
 Say = Callable[[CallNews | Line], None]
 SNIPPET = 12
+MAX_ANSWER = 16_000_000
+"""Characters of all values of one item's answer."""
+MAX_TEXT = 4_000_000
+"""Characters that one item may make by quoting: several times a long context."""
 
 
 class ItemRun:
@@ -40,7 +45,10 @@ class ItemRun:
         self._prepared, self._backend = prepared, backend
         self._roots = 0
         self._asked: dict[tuple[int, tuple[int, ...]], asyncio.Future[list[str] | None]] = {}
-        self._run = Run(prepared.graph.name, backend, options, streamed=stream, answer_tools=self._answers)
+        self.budget = Budget(MAX_TEXT)
+        self._run = Run(
+            prepared.graph.name, backend, options, streamed=stream, answer_tools=self._answers, budget=self.budget
+        )
 
     async def go(self, arguments: Mapping[str, str]) -> None:
         """To the end, of which it tells. Cancelling ends its calls."""
@@ -195,6 +203,7 @@ class Variables:
 
     def __init__(self, run: ItemRun, core: StateCore) -> None:
         self._run, self._core = run, core
+        self._told = Budget(2 * MAX_ANSWER)
         self._tasks = [asyncio.ensure_future(self._watch())]
 
     def ended(self, returned: object) -> None:
@@ -203,13 +212,14 @@ class Variables:
             self.failed(core.error)
             return
         names = [name for name in core.declared if isinstance(name, str)]
-        result = Result(
-            core.log.text(),
-            core.messages,
-            {name: core.declared[name].value() for name in names},
-            {name: core.declared[name].meta() for name in names},
-            returned,
-        )
+        try:
+            values = {name: core.declared[name].value() for name in names}
+            Budget(MAX_ANSWER).spend_value((values, returned))
+        except Exception as error:
+            self.failed(error)
+            return
+        metas = {name: core.declared[name].meta() for name in names}
+        result = Result(core.log.text(), core.messages, values, metas, returned)
         self._run.say(Line(item=self._run.item, result=result))
 
     def failed(self, error: Exception) -> None:
@@ -230,13 +240,16 @@ class Variables:
 
     async def _tell(self, name: str, slot: Slot) -> None:
         item = self._run.item
-        if self._run.stream and isinstance(slot, CallSlot):
-            place = 0
-            while True:
-                text, place = await slot.stream.read(place)
-                if not text:
-                    break
-                self._run.say(Line(item=item, name=name, text=text))
-        await slot.wait()
         with contextlib.suppress(Exception):  # the error is told with the item's end
-            self._run.say(Line(item=item, name=name, value=slot.value()))
+            if self._run.stream and isinstance(slot, CallSlot):
+                place = 0
+                while True:
+                    text, place = await slot.stream.read(place)
+                    if not text:
+                        break
+                    self._told.spend(len(text))
+                    self._run.say(Line(item=item, name=name, text=text))
+            await slot.wait()
+            value = slot.value()
+            self._told.spend_value(value)
+            self._run.say(Line(item=item, name=name, value=value))
