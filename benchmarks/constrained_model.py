@@ -164,7 +164,7 @@ async def runs(model: Model, endpoint: str, tasks: list[Task], temperature: floa
                 client, task, temperature=temperature, seed=seed, max_tokens=1 if warm else most, top_p=0.95
             )
             elapsed = time.perf_counter() - start
-        forced = result.usage.forced_tokens
+        forced = result.usage.forced
         found.append(Run(list(result.ids), forced, len(result.ids) - forced, elapsed))
     await client.close()
     return found
