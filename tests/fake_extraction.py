@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ramet.runtime.frontend.requests import ChoiceResult, Chunk, Finish, GenerateRequest
 from ramet.runtime.protocol.errors import RametError
@@ -15,7 +16,9 @@ from ramet.runtime.protocol.messages import Usage
 class Characters:
     """Ids are code points; nothing is special."""
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
+    special_tokens: ClassVar[dict[str, int]] = {}
+
+    def encode(self, text: str, *, special: bool = False, follows: str = "nothing") -> list[int]:
         return [ord(character) for character in text]
 
     def token_bytes(self, id: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from ramet.runtime.protocol.errors import InvalidRequest
 from ramet.runtime.protocol.messages import Usage
@@ -109,3 +110,20 @@ def test_the_summary_says_how_records_ended_and_what_took_longest() -> None:
     totals.count("ok")
     assert totals.summary() == "3 records: 2 ok, 1 length\nslowest field: b/*, with 60% of the 20 sampled tokens"
     assert Totals().summary() == "0 records: none"
+
+
+def test_two_jobs_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    go_on(path)
+    with Output(path, HEADER):
+        for overwrite in (False, True):
+            with pytest.raises(InvalidRequest, match=r"another job is writing to .*out\.jsonl"):
+                Output(path, HEADER, overwrite=overwrite)
+        assert path.read_bytes() == WHOLE
+    Output(path, HEADER).close()
+    with pytest.raises(InvalidRequest, match="begun with"):
+        Output(path, msgspec.structs.replace(HEADER, model="n"))
+    Output(path, HEADER, overwrite=True).close()
+    assert path.read_bytes() == b""
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        Output(tmp_path / "none" / "out.jsonl", HEADER)

@@ -6,6 +6,7 @@ is still the same; a line that was cut in the middle by a crash is dropped and m
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -52,11 +53,15 @@ class Output:
     def __init__(self, path: Path, header: JobHeader, *, overwrite: bool = False) -> None:
         self.path = path
         self._header_path = _header_path(path)
-        if overwrite:
-            path.unlink(missing_ok=True)
-        self._check(header)
-        self._mend()
-        self._file: BinaryIO = path.open("ab", buffering=0)
+        self._file: BinaryIO = _opened_alone(path)
+        try:
+            if overwrite:
+                self._file.truncate(0)
+            self._check(header)
+            self._mend()
+        except BaseException:
+            self._file.close()
+            raise
         self._synced = time.monotonic()
 
     def _check(self, header: JobHeader) -> None:
@@ -112,6 +117,22 @@ class Output:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _opened_alone(path: Path) -> BinaryIO:
+    """Raises InvalidRequest while another job writes to the file. The system ends a dead job's lock."""
+    try:
+        file: BinaryIO = path.open("ab", buffering=0)
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}", param="output") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InvalidRequest(
+            f"another job is writing to {path}: wait for its end, or give another --output", param="output"
+        ) from None
+    return file
 
 
 def refuse_inputs(output: Path, *inputs: str | Path) -> None:
