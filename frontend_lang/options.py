@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ramet.runtime.protocol.limits import RANGES, Range
+
 if TYPE_CHECKING:
     from .choices import ChoicesMethod
     from .tools import Tool
@@ -97,20 +99,10 @@ NAMES: tuple[str, ...] = tuple(f.name for f in fields(Options))
 NOTHING = Options()
 RESERVED = frozenset(NAMES) | frozenset(ALIASES)
 
-# name: (lowest, highest, what to say)
-_RANGES: dict[str, tuple[float, float]] = {
-    "max_tokens": (0, 1 << 30),
-    "min_tokens": (0, 1 << 30),
-    "n": (1, 4096),
-    "temperature": (0.0, 1000.0),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "top_k": (-1, 1 << 30),
-    "frequency_penalty": (-2.0, 2.0),
-    "presence_penalty": (-2.0, 2.0),
-    "repetition_penalty": (0.0, 100.0),
-    "top_logprobs_num": (0, 1000),
-    "retries": (0, 100),
+_RANGES: dict[str, Range] = {
+    **{name: allowed for name, allowed in RANGES.items() if name != "logprobs"},
+    "top_logprobs_num": Range(0, RANGES["logprobs"].high),
+    "retries": Range(0, 100),
 }
 _WHOLE = frozenset(
     ("max_tokens", "min_tokens", "n", "top_k", "seed", "logprob_start_len", "top_logprobs_num", "priority", "retries")
@@ -151,10 +143,11 @@ def _checked(name: str, value: Any) -> Any:
         value = int(value)
     else:
         value = float(value)
-    if name in _RANGES:
-        low, high = _RANGES[name]
-        if not low <= value <= high:
-            raise ValueError(f"{name} must be between {low:g} and {high:g}, got {value!r}")
+    if name in _RANGES and value not in _RANGES[name]:
+        allowed = _RANGES[name]
+        least = "above" if allowed.above else "between"
+        link = "and at most" if allowed.above else "and"
+        raise ValueError(f"{name} must be {least} {allowed.low:g} {link} {allowed.high:g}, got {value!r}")
     if name == "timeout_s" and not value > 0:
         raise ValueError(f"timeout_s must be above 0 seconds, got {value!r}")
     return value

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 from fake_scheduler import ByteTokenizer, FakeScheduler, expected, fresh_epoch, ids_of
 from ramet.runtime.frontend.client import Client, GenerateRequest, ScoreRequest
+from ramet.runtime.frontend.compile_check import constraint_key
+from ramet.runtime.frontend.submission import SPECS_SENT
 from ramet.runtime.protocol import messages as m
 from ramet.runtime.protocol.errors import (
     ConstraintCrashed,
@@ -104,6 +107,8 @@ def test_context_is_asked_and_max_tokens_capped_to_it(tmp_path: Path) -> None:
         ({"n": 0}, "n"),
         ({"stop": ("",)}, "stop"),
         ({"logit_bias": {999: 1.0}}, "logit_bias"),
+        ({"logit_bias": dict.fromkeys(range(5000), 1.0)}, "logit_bias"),
+        ({"repetition_penalty": 1e-38}, "repetition_penalty"),
         ({"stop_ids": (-1,)}, "stop_token_ids"),
         ({"ids": [5, 267]}, "ids"),
         ({"ids": [-1]}, "ids"),
@@ -624,3 +629,47 @@ gc.collect()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert done.stdout == "refused\n" and done.returncode == 0, done.stderr
+
+
+def test_constraints_that_wait_to_be_compiled_are_bounded(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def compile(spec: m.ConstraintSpec) -> object:
+        return go.wait(10)
+
+    async def body() -> None:
+        async with scene(tmp_path, compile=compile) as (client, _):
+            specs = [m.ConstraintSpec("regex", str(i)) for i in range(80)]
+            made = [client.generate(GenerateRequest(PROMPT, max_tokens=2, constraint=spec)) for spec in specs]
+            same = client.generate(GenerateRequest(PROMPT, max_tokens=2, constraint=specs[0]))
+            await asyncio.sleep(0.05)
+            go.set()
+            ends = await asyncio.gather(*(one.result() for one in (*made, same)), return_exceptions=True)
+            refused = [end for end in ends if isinstance(end, Overloaded)]
+            assert len(refused) == 80 - 64 and "64" in str(refused[0])
+            assert all(isinstance(end, list | Overloaded) for end in ends) and isinstance(ends[-1], list)
+
+    run(body)
+
+
+def test_what_is_used_is_remembered(tmp_path: Path) -> None:
+    """Verdicts, and which constraints the scheduler has: the least recently used goes first, and there is a bound."""
+
+    async def body() -> None:
+        async with scene(tmp_path) as (client, scheduler):
+            client._constraints._remembered = 4
+            first = m.ConstraintSpec("regex", "first")
+            for i in range(12):
+                for spec in (first, m.ConstraintSpec("regex", str(i))):
+                    await client.generate(GenerateRequest(PROMPT, max_tokens=1, constraint=spec)).result()
+                assert client._constraints.passed(constraint_key(first))
+            assert scheduler.specs.count(constraint_key(first)) == 1
+            for i in range(SPECS_SENT + 9):
+                client._submission._specs_sent[str(i)] = None
+            await client.generate(GenerateRequest(PROMPT, max_tokens=1, constraint=first)).result()
+            for i in range(20):
+                spec = m.ConstraintSpec("regex", f"more {i}")
+                await client.generate(GenerateRequest(PROMPT, max_tokens=1, constraint=spec)).result()
+            assert len(client._submission._specs_sent) <= SPECS_SENT
+
+    run(body)

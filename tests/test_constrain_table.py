@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ramet.runtime.constrain.compiler import Compiler, engine_constraint
 from ramet.runtime.constrain.kinds import lowered
 from ramet.runtime.constrain.lanes import lane_of
 from ramet.runtime.constrain.schema.instances import sample
+from ramet.runtime.constrain.table import TableStore, _tidy
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 SPECS = [
@@ -176,3 +178,33 @@ def test_the_lane_is_the_same_in_every_process(model_dir, tmp_path):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         answers.add(subprocess.check_output(command, env=environment, text=True))
     assert len(answers) == 1 and "table" in answers.pop()
+
+
+def test_tables_on_disk_are_bounded(tmp_path: Path) -> None:
+    """The longest unused go first; what a killed writer left goes once it is old."""
+    sizes = []
+    for i in range(6):
+        file = tmp_path / f"{i}.npz"
+        file.write_bytes(bytes(1000))
+        os.utime(file, (i, i))
+        sizes.append(file)
+    (tmp_path / "new.tmp").write_bytes(b"x")
+    (tmp_path / "old.tmp").write_bytes(b"x")
+    os.utime(tmp_path / "old.tmp", (1, 1))
+    _tidy(tmp_path, 3000)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["3.npz", "4.npz", "5.npz", "new.tmp"]
+
+
+def test_a_store_keeps_to_its_limit_and_to_what_is_used(tokenizer, tmp_path: Path) -> None:
+    vocabulary = Compiler(tokenizer).vocabulary
+    lang = lowered(ConstraintSpec("regex", "a{1,3}")).lang
+    TableStore(tmp_path).get(lang, vocabulary)
+    (first,) = tmp_path.glob("*.npz")
+    os.utime(first, (1, 1))
+    limit = 4 * first.stat().st_size
+    bounded = TableStore(tmp_path, limit)
+    for i in range(4, 12):
+        bounded.get(lang, vocabulary)
+        bounded.get(lowered(ConstraintSpec("regex", f"b{{1,{i}}}")).lang, vocabulary)
+    left = list(tmp_path.glob("*.npz"))
+    assert first in left and sum(file.stat().st_size for file in left) <= limit

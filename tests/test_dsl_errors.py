@@ -496,3 +496,16 @@ def test_every_error_of_the_protocol_has_a_public_name() -> None:
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, rt.RametError):
             assert getattr(rt, name) is kind
+
+
+def test_options_have_the_limits_of_the_protocol() -> None:
+    from ramet.frontend_lang.options import NAMES
+    from ramet.runtime.protocol.limits import RANGES
+
+    for name, allowed in RANGES.items():
+        option = "top_logprobs_num" if name == "logprobs" else name
+        assert option in NAMES
+        for value in (allowed.low - 1, allowed.high + 1):
+            with pytest.raises(ValueError, match=option):
+                rt.gen("x", **{option: value})
+        rt.gen("x", **{option: allowed.high})

@@ -107,3 +107,12 @@ def test_the_pulse_is_read_as_written(tmp_path: Path) -> None:
     assert read_pulse(path) == PulseState(1, BUSY, 0.25)
     pulse.idle()
     assert read_pulse(path) == PulseState(2, IDLE, 0.0)
+
+
+def test_the_end_of_a_long_log_is_read_alone(tmp_path: Path) -> None:
+    run_dir = RunDir(str(tmp_path))
+    with run_dir.log("worker").open("wb") as file:
+        file.truncate(1 << 36)  # sparse: reading it whole would take the machine's memory
+        file.seek(0, os.SEEK_END)
+        file.write(b"\none\ntwo\n")
+    assert run_dir.last_lines("worker", 2) == "one\ntwo" and run_dir.last_lines("scheduler") == ""

@@ -161,3 +161,33 @@ def test_preemption_spares_the_oldest() -> None:
     world.run()
     rows = [start for start in world.starts if start.ids[:32] == world.submitted[b"client", first].ids]
     assert len(rows) == 1
+
+
+def test_debt_is_not_forgiven_for_an_empty_queue() -> None:
+    """One tenant sends large requests one by one, the other keeps a backlog of small ones."""
+    shares = FairShare()
+    shares.enter("backlog")
+    computed = {"backlog": 0, "single": 0}
+    shares.enter("single")
+    for _ in range(3000):
+        turn = shares.next(("backlog", "single"))
+        cost = 1000 if turn == "single" else 10
+        computed[turn] += cost
+        shares.charge(turn, cost)
+        if turn == "single":
+            shares.leave("single")
+            shares.enter("single")
+    assert abs(computed["single"] - computed["backlog"]) <= 1000 + 64
+    shares.leave("backlog")
+    shares.leave("single")
+    assert not shares._debts and not shares._credit
+
+
+def test_debts_that_are_remembered_are_bounded() -> None:
+    shares = FairShare()
+    shares.enter("here")
+    for i in range(5000):
+        shares.enter(str(i))
+        shares.charge(str(i), 1 << 20)
+        shares.leave(str(i))
+    assert len(shares._debts) <= 1024

@@ -5,9 +5,11 @@ A step costs the same however many tokens it allows.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -28,6 +30,11 @@ STATES = 4096
 
 SPARSE = 256
 """Tokens of a state up to which they are kept in a dictionary."""
+
+STORE_BYTES = 1 << 30
+"""Bound of the tables on disk."""
+LEFT_S = 600.0
+"""Age of an unfinished file from which nobody writes it any more."""
 
 VERSION = 2
 """Of the file format and of everything that decides a table's content."""
@@ -130,10 +137,12 @@ def _with_rows(
 
 
 class TableStore:
-    """Tables on disk, by regex and vocabulary. A file that is damaged, or not there, is built again."""
+    """Tables on disk, by regex and vocabulary. A file that is damaged, or not there, is built again. Beyond ``limit``
+    bytes those that were not used for the longest time go."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, limit: int = STORE_BYTES) -> None:
         self._folder = folder
+        self._limit = limit
 
     def get(self, lang: Lang, vocabulary: Vocabulary) -> Table:
         path = self._path(raw_regex(lang), vocabulary)
@@ -142,6 +151,7 @@ class TableStore:
             table = build(lang, vocabulary)
             if path is not None:
                 _write(path, table)
+                _tidy(path.parent, self._limit)
         return table
 
     def _path(self, regex: str, vocabulary: Vocabulary) -> Path | None:
@@ -157,9 +167,32 @@ _ARRAYS = ("starts", "tokens", "targets", "rows", "row_of", "final")
 def _read(path: Path) -> Table | None:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return Table(**{name: file[name] for name in _ARRAYS})
+            table = Table(**{name: file[name] for name in _ARRAYS})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None  # wherever the damage is
+    with contextlib.suppress(OSError):
+        os.utime(path)  # used just now
+    return table
+
+
+def _tidy(folder: Path, limit: int) -> None:
+    """Others may write and remove here at the same time."""
+    files: list[tuple[float, int, Path]] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = entry.stat()
+                if entry.name.endswith(".npz"):
+                    files.append((status.st_mtime, status.st_size, folder / entry.name))
+                elif entry.name.endswith(".tmp") and status.st_mtime < time.time() - LEFT_S:
+                    os.unlink(entry.path)
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= limit:
+            return
+        total -= size
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _write(path: Path, table: Table) -> None:

@@ -17,6 +17,7 @@ from ramet.runtime.protocol.errors import (
     ConstraintError,
     GenerationFailed,
     InvalidRequest,
+    Overloaded,
     RametError,
     RequestTimeout,
     Unavailable,
@@ -264,7 +265,7 @@ class Client:
         assert spec is not None
         try:
             await self._constraints.check(state.constraint_key, spec)
-        except ConstraintError as error:
+        except (ConstraintError, Overloaded) as error:
             self._fail(state, error)
         except Exception as error:  # the compiler is not ours: whatever it raises ends this request alone
             log.exception("compiling a constraint failed")

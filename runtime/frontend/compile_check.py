@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from ramet.runtime.protocol.errors import ConstraintCrashed, ConstraintError
+from ramet.runtime.protocol.errors import ConstraintCrashed, ConstraintError, Overloaded
 from ramet.runtime.protocol.messages import ConstraintSpec
 
 if TYPE_CHECKING:
@@ -78,9 +78,12 @@ def constraint_key(spec: ConstraintSpec) -> str:
 class CompileCheck:
     """Remembers which specifications compiled, and how others failed. Waiters for one share its compile."""
 
-    def __init__(self, compile: Compile, *, remembered: int = 4096, lowered_chars: int = 64_000_000) -> None:
+    def __init__(
+        self, compile: Compile, *, remembered: int = 4096, lowered_chars: int = 64_000_000, waiting: int = 64
+    ) -> None:
         self._compile = compile
         self._remembered = remembered
+        self._waiting = waiting
         self._lowered: OrderedDict[str, ConstraintSpec] = OrderedDict()
         self._lowered_room = lowered_chars
         self._known: OrderedDict[str, ConstraintError | None] = OrderedDict()
@@ -88,14 +91,17 @@ class CompileCheck:
 
     def passed(self, key: str) -> bool:
         """It compiled before: no need to wait."""
-        return key in self._known and self._known[key] is None
+        if key not in self._known:
+            return False
+        self._known.move_to_end(key)
+        return self._known[key] is None
 
     def for_worker(self, key: str, spec: ConstraintSpec) -> ConstraintSpec:
         """What to send: the lowered form while it is remembered, else the specification itself."""
         return self._lowered.get(key, spec)
 
     def check(self, key: str, spec: ConstraintSpec) -> Awaitable[None]:
-        """Raises the ConstraintError of ``spec``, if it has one."""
+        """Raises the ConstraintError of ``spec``, if it has one; Overloaded where too many wait to be compiled."""
         return self._check(key, spec)
 
     async def _check(self, key: str, spec: ConstraintSpec) -> None:
@@ -107,6 +113,11 @@ class CompileCheck:
             return
         task = self._running.get(key)
         if task is None:
+            if len(self._running) >= self._waiting:
+                raise Overloaded(
+                    f"{len(self._running)} constraints that were not used before wait to be compiled, the limit is "
+                    f"{self._waiting}; try again later, or use fewer different ones"
+                )
             task = asyncio.create_task(self._run(key, spec))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._running[key] = task

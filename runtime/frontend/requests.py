@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 from ramet.runtime.protocol.errors import InvalidRequest, Overloaded, RametError, RequestTimeout
+from ramet.runtime.protocol.limits import MAX_BIASES, MAX_COUNT, RANGES, Range
 from ramet.runtime.protocol.messages import (
     BranchRef,
     ConstraintSpec,
@@ -22,10 +22,8 @@ from ramet.runtime.protocol.messages import (
 )
 from ramet.runtime.protocol.randomness import row_key
 
-MAX_CHOICES = 128
 MAX_STOPS = 64
 MAX_STOP_BYTES = 1024
-MAX_LOGPROBS = 100
 MAX_SCORES = 8_000_000
 _INT32 = 1 << 31
 
@@ -155,37 +153,35 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
         raise InvalidRequest(f"{param} holds token id {bad}; ids are 0 to {vocab_size - 1}", param=param)
 
 
-def _between(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
-    if not math.isfinite(value) or value > high or value < low or (open_low and value == low):
-        bracket = "(" if open_low else "["
-        raise InvalidRequest(f"{name} is {value}; it must lie in {bracket}{low:g}, {high:g}]", param=name)
+def _between(name: str, value: float, low: float, high: float, *, above: bool = False) -> None:
+    allowed = Range(low, high, above)
+    if value not in allowed:
+        raise InvalidRequest(f"{name} is {value}; it must lie in {allowed}", param=name)
 
 
 def check_request(request: GenerateRequest, vocab_size: int) -> None:
     """Raises InvalidRequest naming the field that is out of its range."""
-    _between("temperature", request.temperature, 0.0, 100.0)
-    _between("top_p", request.top_p, 0.0, 1.0, open_low=True)
-    _between("min_p", request.min_p, 0.0, 1.0)
-    _between("frequency_penalty", request.frequency_penalty, -2.0, 2.0)
-    _between("presence_penalty", request.presence_penalty, -2.0, 2.0)
-    _between("repetition_penalty", request.repetition_penalty, 0.0, 100.0, open_low=True)
-    _between("n", request.n, 1, MAX_CHOICES)
-    _between("logprobs", request.logprobs, -1, MAX_LOGPROBS)
-    _between("logits_from", request.logits_from, -1, _INT32 - 1)
-    _between("fan_out", request.fan_out, 0, _INT32 - 1)
-    _between("top_k", request.top_k, -1, _INT32 - 1)
-    _between("min_tokens", request.min_tokens, 0, _INT32 - 1)
-    if request.max_tokens is not None:
-        _between("max_tokens", request.max_tokens, 0, _INT32 - 1)
-        if request.min_tokens > request.max_tokens:
-            raise InvalidRequest(
-                f"min_tokens is {request.min_tokens}, more than max_tokens ({request.max_tokens})", param="min_tokens"
-            )
+    for name, allowed in RANGES.items():
+        value = getattr(request, name)
+        if value is not None and value not in allowed:
+            raise InvalidRequest(f"{name} is {value}; it must lie in {allowed}", param=name)
+    _between("logits_from", request.logits_from, -1, MAX_COUNT)
+    _between("fan_out", request.fan_out, 0, MAX_COUNT)
+    if request.max_tokens is not None and request.min_tokens > request.max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {request.min_tokens}, more than max_tokens ({request.max_tokens})", param="min_tokens"
+        )
     if request.seed is not None:
         _between("seed", request.seed, -(1 << 63), (1 << 64) - 1)
     _check_order(request)
     check_ids(request.ids, vocab_size, "ids")
     check_ids(request.stop_ids, vocab_size, "stop_token_ids")
+    if len(request.logit_bias) > MAX_BIASES:
+        raise InvalidRequest(
+            f"logit_bias has {len(request.logit_bias)} entries; at most {MAX_BIASES} are allowed; "
+            "use a constraint to leave few ids",
+            param="logit_bias",
+        )
     check_ids(list(request.logit_bias), vocab_size, "logit_bias")
     for token, bias in request.logit_bias.items():
         if not -100.0 <= bias <= 100.0:
@@ -204,7 +200,7 @@ def check_request(request: GenerateRequest, vocab_size: int) -> None:
 
 def check_score(request: ScoreRequest, vocab_size: int) -> None:
     """Raises InvalidRequest naming the field that is out of its range."""
-    _between("logprobs", request.logprobs, 0, MAX_LOGPROBS)
+    _between("logprobs", request.logprobs, 0, RANGES["logprobs"].high)
     _check_order(request)
     check_ids(request.ids, vocab_size, "ids")
     for ids in request.continuations:
@@ -223,7 +219,7 @@ def check_score(request: ScoreRequest, vocab_size: int) -> None:
 def _check_order(request: GenerateRequest | ScoreRequest) -> None:
     _between("priority", request.priority, -_INT32, _INT32 - 1)
     if request.timeout_s is not None:
-        _between("timeout_s", request.timeout_s, 0.0, 1e6, open_low=True)
+        _between("timeout_s", request.timeout_s, 0.0, 1e6, above=True)
 
 
 def limits_of(request: GenerateRequest, n_prompt: int, context: int) -> Limits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from ramet.runtime.protocol.messages import BranchRef, Constraint, ConstraintSpec, Release
@@ -9,6 +10,9 @@ from ramet.runtime.protocol.messages import BranchRef, Constraint, ConstraintSpe
 from .branches import Branches
 from .generation import OpenRequest
 from .link import Link
+
+SPECS_SENT = 4096
+"""Constraints that count as sent: far more than requests are open."""
 
 
 class Submission:
@@ -27,7 +31,8 @@ class Submission:
         self._link = link
         self._branches = branches
         self._clock = clock
-        self._specs_sent: set[str] = set()
+        self._specs_sent: OrderedDict[str, None] = OrderedDict()
+        """The latest: what is sent once more does no harm."""
 
     def forget(self) -> None:
         """The scheduler may have lost the constraints it was sent."""
@@ -75,7 +80,7 @@ class Submission:
         """The scheduler has forgotten the request's constraint: send both again. False if it was never sent."""
         if state.constraint_key not in self._specs_sent:
             return False
-        self._specs_sent.discard(state.constraint_key)
+        del self._specs_sent[state.constraint_key]
         if state.accepted:
             self.again(state)
         else:
@@ -84,6 +89,12 @@ class Submission:
 
     def _send_spec(self, state: OpenRequest) -> None:
         key, spec = state.constraint_key, state.request.constraint
-        if spec is not None and key not in self._specs_sent:
-            self._specs_sent.add(key)
+        if spec is None:
+            return
+        known = key in self._specs_sent
+        self._specs_sent[key] = None
+        self._specs_sent.move_to_end(key)
+        while len(self._specs_sent) > SPECS_SENT:
+            self._specs_sent.popitem(last=False)
+        if not known:
             self._link.send(Constraint(key, self._for_worker(key, spec)))

@@ -12,6 +12,8 @@ from ramet.runtime.protocol.errors import RametError
 
 SOCKET_PATH_LIMIT = 100
 """Of an ipc address: 108 bytes on Linux, 104 on macOS."""
+TAIL_BYTES = 64 * 1024
+"""Of a log that are looked at for its last lines."""
 _LONGEST_NAME = "/frontend.sock"
 _PREFIX = "ramet-"
 
@@ -43,7 +45,10 @@ class RunDir:
     def last_lines(self, role: str, count: int = 20) -> str:
         """The end of a child's log, for an error message."""
         try:
-            lines = self.log(role).read_text(errors="replace").splitlines()
+            with self.log(role).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - TAIL_BYTES, 0))
+                lines = file.read(TAIL_BYTES).decode("utf-8", "replace").splitlines()
         except OSError:
             return ""
         return "\n".join(lines[-count:])

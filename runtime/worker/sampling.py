@@ -22,15 +22,23 @@ class Adjustments:
         "_counted",
         "_counts",
         "_frequency",
+        "_ids",
         "_n_prompt",
+        "_place",
         "_presence",
         "_seen",
         "_seen_set",
+        "_values",
         "repetition",
     )
 
     def __init__(self, sampling: Sampling, n_prompt: int) -> None:
         self._bias = dict(sampling.logit_bias)
+        # What is added to which logit, and where each id stands there: changed in place, so that a step costs what is
+        # new and not what there is.
+        self._ids = array("i", self._bias)
+        self._values = array("f", self._bias.values())
+        self._place = {token: place for place, token in enumerate(self._ids)}
         self._frequency = sampling.frequency_penalty
         self._presence = sampling.presence_penalty
         self.repetition = sampling.repetition_penalty
@@ -55,17 +63,27 @@ class Adjustments:
                     self._seen.append(token)
         if self._frequency or self._presence:
             for token in ids[max(self._counted, self._n_prompt) :]:
-                self._counts[token] = self._counts.get(token, 0) + 1
+                count = self._counts[token] = self._counts.get(token, 0) + 1
+                self._set(token, self._bias.get(token, 0.0) - self._frequency * count - self._presence)
         self._counted = len(ids)
 
-    @property
-    def additive(self) -> dict[int, float]:
-        if not self._counts:
-            return self._bias
-        changes = dict(self._bias)
-        for token, count in self._counts.items():
-            changes[token] = changes.get(token, 0.0) - self._frequency * count - self._presence
-        return changes
+    def _set(self, token: int, value: float) -> None:
+        place = self._place.get(token)
+        if place is None:
+            self._place[token] = len(self._ids)
+            self._ids.append(token)
+            self._values.append(value)
+        else:
+            self._values[place] = value
+
+    def additive(self, banned: tuple[int, ...]) -> _Pairs:
+        """(ids, each once; what is added to their logits): -inf for those that are banned."""
+        ids, values = np.array(self._ids, np.int32), np.array(self._values, np.float32)
+        if not banned:
+            return ids, values
+        values[[place for token in banned if (place := self._place.get(token)) is not None]] = -np.inf
+        more = [token for token in dict.fromkeys(banned) if token not in self._place]
+        return np.append(ids, np.array(more, np.int32)), np.append(values, np.full(len(more), -np.inf, np.float32))
 
     @property
     def scaled(self) -> NDArray[np.int32]:
@@ -138,10 +156,9 @@ _Ragged = tuple["NDArray[np.int32]", "NDArray[np.int32]", "NDArray[np.float32]"]
 
 
 def _additive(adjustments: Adjustments | None, banned: tuple[int, ...]) -> _Pairs:
-    changes = {} if adjustments is None else adjustments.additive
-    if banned:
-        changes = {**changes, **dict.fromkeys(banned, float("-inf"))}
-    return np.fromiter(changes.keys(), np.int32, len(changes)), np.fromiter(changes.values(), np.float32, len(changes))
+    if adjustments is not None:
+        return adjustments.additive(banned)
+    return np.array(tuple(dict.fromkeys(banned)), np.int32), np.full(len(set(banned)), -np.inf, np.float32)
 
 
 def _scaled(adjustments: Adjustments | None) -> _Pairs:
