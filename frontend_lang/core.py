@@ -14,7 +14,7 @@ from . import execute, execute_calls
 from .backend import Branch
 from .errors import ProgramCancelled, ProgramError, failed_call, skipped_call
 from .expr import Deferred, Expr, Gen, Reasoning, RoleBegin, RoleEnd, ScopeBegin, ScopeEnd, Select, ShowTools, Text
-from .ops import Op, OpenMessage
+from .ops import Bound, Op, OpenMessage
 from .run import Run
 from .slot import CallSlot, Slot, TextLog, Waiters
 from .where import Where
@@ -113,17 +113,17 @@ class StateCore:
         """The step of a simple expression; declares its names."""
         match expr:
             case Text(value, where):
-                return Op(lambda core: execute.text(core, value), where=where)
+                return Op(Bound(execute.text, value), where=where)
             case Deferred(pieces, where):
-                return Op(lambda core: execute.deferred(core, pieces), where=where)
+                return Op(Bound(execute.deferred, pieces), where=where)
             case Gen(name, _, _, parse, where, _):
                 slot = self._slot(expr, name, where, parse)
-                return Op(lambda core: execute_calls.generate(core, expr, slot), (slot,), where)
+                return Op(Bound(execute_calls.generate, expr, slot), (slot,), where)
             case Select(name, _, _, _, parse, where):
                 slot = self._slot(expr, name, where, parse)
-                return Op(lambda core: execute_calls.select(core, expr, slot), (slot,), where)
+                return Op(Bound(execute_calls.select, expr, slot), (slot,), where)
             case ShowTools(tools, where):
-                return Op(lambda core: execute.show_tools(core, tools), where=where)
+                return Op(Bound(execute.show_tools, tools), where=where)
             case RoleBegin(role, where):
                 if self.role is not None:
                     raise ProgramError(
@@ -132,7 +132,7 @@ class StateCore:
                         where=where,
                     )
                 self.role = role
-                return Op(lambda core: execute.role_begin(core, role), where=where)
+                return Op(Bound(execute.role_begin, role), where=where)
             case RoleEnd(role, where):
                 if self.role != role:
                     raise ProgramError(
@@ -141,17 +141,17 @@ class StateCore:
                         where=where,
                     )
                 self.role = None
-                return Op(lambda core: execute.role_end(core, role), where=where)
+                return Op(Bound(execute.role_end, role), where=where)
             case ScopeBegin(name, where):
                 slot = self._slot(expr, name, where, None)
                 self.scopes = (*self.scopes, (name, slot))
-                return Op(lambda core: execute.scope_begin(core, slot), (slot,), where)
+                return Op(Bound(execute.scope_begin, slot), (slot,), where)
             case ScopeEnd(name, where):
                 if not self.scopes or self.scopes[-1][0] != name:
                     raise ProgramError(f"var_scope {name!r} ends ({where}), but is not the innermost open one")
                 *outer, (_, slot) = self.scopes
                 self.scopes = tuple(outer)
-                return Op(lambda core: execute.scope_end(core, slot), (slot,), where)
+                return Op(Bound(execute.scope_end, slot), (slot,), where)
             case Reasoning():
                 return execute.reasoning_op(self, expr)
             case _:

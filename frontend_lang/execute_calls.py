@@ -106,7 +106,9 @@ async def _probe(core: StateCore, call: GenCall) -> list[Outcome]:
         branch.close()
 
 
-async def _generate(core: StateCore, options: Options, call: GenCall, slot: CallSlot) -> list[Outcome]:
+def _generate(
+    core: StateCore, options: Options, call: GenCall, slot: CallSlot
+) -> Coroutine[object, object, list[Outcome]]:
     seen = False
 
     def arrived(delta: Delta) -> None:
@@ -121,13 +123,21 @@ async def _generate(core: StateCore, options: Options, call: GenCall, slot: Call
 
     work = branch_of(core).generate
     retries = options.over(core.run.options).retries or 0
-    return await _tried(lambda: work(call, core.will_go_on(), arrived), call, retries, lambda: not seen)
+    return _tried(lambda: work(call, core.will_go_on(), arrived), call, retries, lambda: not seen)
 
 
-async def _tried(
+def _tried(
+    work: Callable[[], Coroutine[object, object, T]], call: GenCall, retries: int, again: Callable[[], bool]
+) -> Coroutine[object, object, T]:
+    """Within the call's time, again where the backend was overloaded. Raises RequestTimeout."""
+    if call.timeout_s is None and not retries:
+        return work()  # ten thousand open calls hold no frame of ours
+    return _limited(work, call, retries, again)
+
+
+async def _limited(
     work: Callable[[], Coroutine[object, object, T]], call: GenCall, retries: int, again: Callable[[], bool]
 ) -> T:
-    """Within the call's time, again where the backend was overloaded. Raises RequestTimeout."""
     for attempt in range(retries + 1):
         try:
             return await asyncio.wait_for(work(), call.timeout_s)

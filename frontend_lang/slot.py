@@ -201,7 +201,7 @@ class DerivedSlot:
     def __init__(self, parts: list[Slot], make: Callable[[], Value], where: Where = UNKNOWN) -> None:
         self._parts, self._make = parts, make
         self._done = False
-        self._made: list[Value] = []
+        self._made: tuple[Value, ...] = ()
         self.where = where
         self.stream = TextLog()
         self.stream.ended = True
@@ -219,7 +219,7 @@ class DerivedSlot:
 
     def value(self) -> Value:
         if not self._made:
-            self._made.append(self._make())
+            self._made = (self._make(),)
         return self._made[0]
 
     typed = value
