@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ramet.session import Session
 
 T = TypeVar("T")
-_START_S = 600.0
 
 
 class Engine:

@@ -17,8 +17,6 @@ from ramet.runtime.protocol.errors import InvalidRequest
 Render = Callable[[Sequence[Mapping[str, object]], bool], str]
 """(messages, add_generation_prompt) to text; raises InvalidRequest where the template refuses."""
 
-ROLES = ("system", "user", "assistant")
-
 _PROOFS = (
     "u",
     "s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from statistics import median
 
@@ -14,6 +15,8 @@ from ramet.runtime.protocol.messages import Control
 from .books import Books
 from .stats import BlockStats, RequestStats, Standing
 from .waste import waste
+
+log = logging.getLogger(__name__)
 
 
 def answer(books: Books, events: EventLog, msg: Control) -> bytes:
@@ -31,7 +34,8 @@ def answer(books: Books, events: EventLog, msg: Control) -> bytes:
         return msgspec.json.encode({"error": f"unknown control {msg.op!r}; known: {', '.join(operations)}"})
     try:
         return msgspec.json.encode(operation())
-    except Exception as error:
+    except Exception as error:  # a fault of ours: it is told and logged, and the scheduler goes on
+        log.exception("control %s failed", msg.op)
         return msgspec.json.encode({"error": f"{msg.op} failed: {type(error).__name__}: {error}"})
 
 

@@ -186,25 +186,6 @@ def disjoint(left: Lang, right: Lang, states: int = STATES) -> bool | None:
     return empty(both((left, right)), states)
 
 
-def automaton_states(lang: Lang, limit: int) -> int | None:
-    """States of the derivative automaton, dead state left out; None if there are more than ``limit``."""
-    seen: set[Lang] = {lang}
-    stack: list[Lang] = [lang]
-    while stack:
-        state = stack.pop()
-        points = representatives(state)
-        if points is None:
-            return None
-        for point in points:
-            target = derive(state, point)
-            if target != NOTHING and target not in seen:
-                seen.add(target)
-                if len(seen) > limit:
-                    return None
-                stack.append(target)
-    return len(seen)
-
-
 def lengths(lang: Lang) -> tuple[int, int | None]:
     """Bounds of the length of the language's strings (exact for plain languages that are not empty)."""
     if isinstance(lang, Chars):
