@@ -35,6 +35,8 @@ class SessionOptions:
     worker: WorkerConfig = field(default_factory=WorkerConfig)
     download: bool = True
     progress: bool = True
+    max_compiling: int | None = None
+    """Constraints that may wait to be compiled, the next is refused (None: any number)."""
 
 
 class Session:
@@ -82,7 +84,9 @@ class Session:
 
             self.tokenizer = await asyncio.to_thread(Tokenizer.load, self.folder)
             await starting
-            self.client = Client(self.launcher.config.frontend_endpoint, self.tokenizer)
+            self.client = Client(
+                self.launcher.config.frontend_endpoint, self.tokenizer, max_compiling=options.max_compiling
+            )
             await self.client.start()
             self.client.warm()
         except BaseException:

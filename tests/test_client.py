@@ -44,7 +44,7 @@ def compile_stub(spec: m.ConstraintSpec) -> object:
 @contextlib.asynccontextmanager
 async def scene(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Client, FakeScheduler]]:
     endpoint = f"ipc://{tmp_path}/f.sock"
-    client_settings = {key: settings.pop(key) for key in ("lost_s", "compile") if key in settings}
+    client_settings = {key: settings.pop(key) for key in ("lost_s", "compile", "max_compiling") if key in settings}
     async with FakeScheduler(endpoint, fresh_epoch(), **settings) as scheduler:
         client = Client(endpoint, ByteTokenizer(), **{"compile": compile_stub, **client_settings})
         await client.start(5)
@@ -631,14 +631,17 @@ gc.collect()
     assert done.stdout == "refused\n" and done.returncode == 0, done.stderr
 
 
-def test_constraints_that_wait_to_be_compiled_are_bounded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [64, None])
+def test_constraints_that_wait_to_be_compiled_are_bounded_where_clients_share_the_compiler(
+    tmp_path: Path, limit: int | None
+) -> None:
     go = threading.Event()
 
     def compile(spec: m.ConstraintSpec) -> object:
         return go.wait(10)
 
     async def body() -> None:
-        async with scene(tmp_path, compile=compile) as (client, _):
+        async with scene(tmp_path, compile=compile, max_compiling=limit) as (client, _):
             specs = [m.ConstraintSpec("regex", str(i)) for i in range(80)]
             made = [client.generate(GenerateRequest(PROMPT, max_tokens=2, constraint=spec)) for spec in specs]
             same = client.generate(GenerateRequest(PROMPT, max_tokens=2, constraint=specs[0]))
@@ -646,7 +649,8 @@ def test_constraints_that_wait_to_be_compiled_are_bounded(tmp_path: Path) -> Non
             go.set()
             ends = await asyncio.gather(*(one.result() for one in (*made, same)), return_exceptions=True)
             refused = [end for end in ends if isinstance(end, Overloaded)]
-            assert len(refused) == 80 - 64 and "64" in str(refused[0])
+            assert len(refused) == (80 - limit if limit else 0)
+            assert all(str(limit) in str(end) for end in refused)
             assert all(isinstance(end, list | Overloaded) for end in ends) and isinstance(ends[-1], list)
 
     run(body)

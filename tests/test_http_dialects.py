@@ -82,6 +82,7 @@ def test_fields_that_ask_for_nothing_are_taken(live: Live) -> None:
     assert live.chat(**neutral, user="me", cache_prompt=True)["choices"][0]["message"] == plain
     assert live.chat(repeat_penalty=1.5)["choices"] == live.chat(repetition_penalty=1.5)["choices"]
     assert live.chat(max_tokens=None, n_predict=3)["usage"]["completion_tokens"] == 3
+    assert live.complete("Count:", max_tokens=None, n_predict=3, ignore_eos=True)["usage"]["completion_tokens"] == 3
 
 
 @pytest.mark.parametrize("path", ["chat", "completions"])
@@ -304,7 +305,10 @@ def test_constraints_biases_and_stops_in_llama_cpps_shape(live: Live) -> None:
     assert (ended["content"], ended["stop_type"], ended["stopping_word"]) == ("abc", "word", "def")
     assert completion(live, grammar='root ::= "a" | "b"', logit_bias=[["b", 50]])["content"] == "b"
     assert completion(live, grammar='root ::= "a" | "b"', logit_bias=[["b", 50], ["b", False]])["content"] == "a"
-    assert completion(live, status=400, logit_bias=[3])["error"]["param"] == "logit_bias"
+    for bias in ([3], 5, True, "x", [[None, 1]], [[[1], 1]], [["b", "c"]]):
+        assert completion(live, status=400, logit_bias=bias)["error"]["param"] == "logit_bias"
+    assert completion(live, logit_bias=[["²", 1]])["tokens_predicted"] == 8
+    assert completion(live, status=400, n=2)["error"]["param"] == "n"
     assert completion(live, status=400, mirostat=1)["error"]["param"] == "mirostat"
 
 
@@ -324,6 +328,18 @@ def test_what_llama_cpps_clients_ask_for_beside(live: Live) -> None:
     ids = live.post("/tokenize", content=text, special=True)["tokens"]
     assert ids == live.post("/tokenize", messages=messages)["tokens"]
     assert live.web.get("/props").json()["default_generation_settings"]["n_ctx"] == live.context
+
+
+def test_the_tree_shows_what_was_asked_with_the_same_salt(live: Live) -> None:
+    live.complete("The one text that nobody else may see, long enough for blocks.", max_tokens=8, cache_salt="hidden")
+    live.complete("A text for all, which is long enough for several blocks.", max_tokens=8)
+
+    def shown(**params: str) -> str:
+        return live.web.get("/tree", params=params).text
+
+    assert "nobody else" in shown(cache_salt="hidden") and "for all" not in shown(cache_salt="hidden")
+    assert "for all" in shown()
+    assert "hidden" not in shown() and "nobody else" not in shown()
 
 
 # ---------------------------------------------------------------- SGLang

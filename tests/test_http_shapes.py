@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import itertools
 import json
@@ -322,6 +323,10 @@ def test_request_ids_and_keys(tmp_path: Path) -> None:
             check_error(await it.web.post("/v1/chat/completions", json=chat()), 401)
             assert (await it.web.get("/health")).status_code == 200
             tenants = set()
+            for route in it.app.routes:  # whatever is added later: nothing is made or changed without a key
+                for method in (route.methods or set()) - {"GET", "HEAD"}:
+                    path = route.path.format_map(collections.defaultdict(lambda: "x"))
+                    assert (await it.web.request(method, path)).status_code == 401, (method, path)
             for key in ("one", "two"):
                 headers = {"authorization": f"Bearer {key}", "x-request-id": "mine"}
                 reply = await it.web.post("/v1/chat/completions", json=chat(cache_salt="s"), headers=headers)
@@ -330,6 +335,24 @@ def test_request_ids_and_keys(tmp_path: Path) -> None:
                 assert namespace.salt == "s"
                 tenants.add(namespace.tenant)
             assert len(tenants) == 2 and "" not in tenants
+
+    run(body)
+
+
+def test_a_tenant_aborts_only_requests_of_its_own(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with http(tmp_path, api_keys=("one", "two"), auto=False) as it:
+            one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+            asked = {"text": "hello", "rid": "r", "sampling_params": {"max_new_tokens": 4}}
+            runs = asyncio.create_task(it.web.post("/generate", json=asked, headers=one))
+            while not it.scheduler.got(m.Submit):
+                await asyncio.sleep(0.01)
+            for wanted in ({"rid": "r"}, {"abort_all": True}):
+                assert (await it.web.post("/abort_request", json=wanted, headers=two)).status_code == 200
+            await asyncio.sleep(0.1)
+            assert not it.scheduler.got(m.Cancel) and not runs.done()
+            await it.web.post("/abort_request", json={"rid": "r"}, headers=one)
+            assert (await runs).json()["error"]["code"] == "cancelled"
 
     run(body)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ramet import __version__
-from ramet.cli.options import add_model_option, add_runtime_options, port, positive, session_options
+from ramet.cli.options import add_model_option, add_runtime_options, count, port, positive, session_options
 from ramet.runtime.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from ramet.runtime.store import ModelFolder
     from ramet.session import Session, SessionOptions
+
+MAX_COMPILING = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-priority",
-        type=int,
+        type=count,
         default=10,
         metavar="N",
         help="requests may say a priority from -N to N (10); 0: all are equal",
@@ -119,6 +121,8 @@ async def _serve(arguments: argparse.Namespace, options: SessionOptions, listene
     print(f"loading {options.model} ...", file=sys.stderr, flush=True)
     # The HTTP libraries take as long to import as the model to load: both at once.
     importing = asyncio.create_task(asyncio.to_thread(_import_http))
+    # Clients must not make each other wait for constraints without end; a program waits for its own.
+    options = dataclasses.replace(options, max_compiling=MAX_COMPILING)
     async with Session(options) as session:
         await importing
         import uvicorn

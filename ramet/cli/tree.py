@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 from typing import Any
+from urllib.parse import quote
 
 from ramet.cli.options import positive
 from ramet.cli.remote import add_server_options, fetch
@@ -15,11 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_options(parser)
     parser.add_argument("--depth", type=positive, default=6, metavar="N", help="levels to draw (6)")
     parser.add_argument("--children", type=positive, default=8, metavar="N", help="children of a node to draw (8)")
+    parser.add_argument("--salt", default="", metavar="SALT", help="what was asked with this cache_salt")
     parser.add_argument("--json", action="store_true", help="print the nodes as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = fetch(arguments, "/tree")
+    found = fetch(arguments, f"/tree?cache_salt={quote(arguments.salt)}")
     if arguments.json:
         print(json.dumps(found))
         return 0

@@ -85,6 +85,7 @@ class Client:
         *,
         context: int | None = None,
         compile: Compile | None = None,
+        max_compiling: int | None = None,
         lost_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -96,7 +97,7 @@ class Client:
         self._lost_s = lost_s
         self._link = Link(endpoint, self, clock)
         self._bounded = BoundedCompile(tokenizer)
-        self._constraints = CompileCheck(compile or self._bounded)
+        self._constraints = CompileCheck(compile or self._bounded, waiting=max_compiling)
         self._open: dict[int, OpenRequest] = {}
         self._calls = Calls(self._link.send)
         self._branches = Branches()

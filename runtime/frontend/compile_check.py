@@ -76,10 +76,12 @@ def constraint_key(spec: ConstraintSpec) -> str:
 
 
 class CompileCheck:
-    """Remembers which specifications compiled, and how others failed. Waiters for one share its compile."""
+    """Remembers which specifications compiled, and how others failed. Waiters for one share its compile.
+
+    ``waiting``: how many may wait to be compiled (None: any number)."""
 
     def __init__(
-        self, compile: Compile, *, remembered: int = 4096, lowered_chars: int = 64_000_000, waiting: int = 64
+        self, compile: Compile, *, remembered: int = 4096, lowered_chars: int = 64_000_000, waiting: int | None = None
     ) -> None:
         self._compile = compile
         self._remembered = remembered
@@ -113,7 +115,7 @@ class CompileCheck:
             return
         task = self._running.get(key)
         if task is None:
-            if len(self._running) >= self._waiting:
+            if self._waiting is not None and len(self._running) >= self._waiting:
                 raise Overloaded(
                     f"{len(self._running)} constraints that were not used before wait to be compiled, the limit is "
                     f"{self._waiting}; try again later, or use fewer different ones"

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-FORMAT = 1
+FORMAT = 2
 """Version of meta.json and tokenizer.json; those of another version are written anew from the weights."""
 
 

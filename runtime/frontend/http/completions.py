@@ -91,7 +91,7 @@ async def _start(server: Server, body: CompletionBody, tenant: str) -> Completio
     echo, logprobs = bool(body.echo), -1 if body.logprobs is None else body.logprobs
     if logprobs < -1:
         raise bad_request(f"logprobs is {logprobs}; 0 or more are possible", "logprobs")
-    limit = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    limit = DEFAULT_MAX_TOKENS if body.max_tokens is None and body.n_predict is None else body.max_tokens
     param = asked.param if asked is not None else None
     generations: list[Generation] = []
     try:

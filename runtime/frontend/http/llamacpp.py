@@ -1,6 +1,7 @@
 """POST /completion, in llama.cpp's own shape, and what its clients ask for beside it.
 
-Fields that are not given are llama.cpp's: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, and no limit of tokens.
+Fields that are not given are the model's own, where its makers said some, else llama.cpp's: temperature 0.8, top_k 40,
+top_p 0.95, min_p 0.05; and no limit of tokens.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ async def llamacpp_completion(server: Server, request: Request, tenant: str) -> 
     body = parse(LlamaCppBody, await read_body(request))
     ignored = body.ignored()
     headers = {"x-ramet-ignored": ", ".join(ignored)} if ignored else {}
+    if body.n not in (None, 1):
+        raise bad_request(f"n is {body.n}: /completion gives one answer; ask several times, or /v1/completions", "n")
     (prompt,) = await read_prompts(server, body.prompt)
     found = Found()
     found.grammar("grammar", body.grammar)
@@ -95,12 +98,14 @@ def llamacpp_props(server: Server) -> dict[str, Any]:
 
 def _bias(server: Server, given: Any) -> dict[int, float]:
     result: dict[int, float] = {}
-    pairs = list(given.items()) if isinstance(given, dict) else given or []
+    pairs = list(given.items()) if isinstance(given, dict) else [] if given is None else given
+    if not isinstance(pairs, list):
+        raise bad_request("logit_bias: a list of pairs, or an object, is needed", "logit_bias")
     for pair in pairs:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or type(pair[0]) not in (int, str):
             raise bad_request("logit_bias: pairs of a token (id or text) and its bias are needed", "logit_bias")
         token, value = pair
-        if isinstance(token, str) and not token.isdigit():
+        if isinstance(token, str) and not (token.isascii() and token.isdigit() and len(token) < 10):
             ids = server.tokenizer.encode(token, follows="text")
         else:
             ids = [int(token)]

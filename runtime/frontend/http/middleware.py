@@ -16,7 +16,8 @@ from .metrics import Metrics
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 OPEN_PATHS = ("/", "/health", "/ready", "/ping", "/dashboard")
-"""Asked by machines that hold no key; the dashboard is a page without data, which asks for the key."""
+"""Read by machines that hold no key; the dashboard is a page without data, which asks for the key. Nothing is made or
+changed there: POST / is a generation."""
 
 
 class Frame:
@@ -60,7 +61,7 @@ class Frame:
 
     def _authorise(self, scope: Scope, headers: dict[bytes, bytes]) -> HttpError | None:
         scope["state"]["tenant"] = ""
-        if not self._keys or scope["path"] in OPEN_PATHS:
+        if not self._keys or (scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD")):
             return None
         given = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
         given = given or headers.get(b"x-api-key", b"")

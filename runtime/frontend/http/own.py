@@ -58,10 +58,14 @@ def _state(app: FastAPI, server: Server) -> None:
         return Response(server.metrics.text(stats), media_type=CONTENT_TYPE)
 
     @app.get("/tree")
-    async def tree(request: Request) -> Response:
-        """The caller's part of the prefix tree: nodes, parents first, with the beginning of each one's text."""
+    async def tree(request: Request, cache_salt: str = "") -> Response:
+        """The caller's part of the prefix tree: nodes, parents first, with the beginning of each one's text. What was
+        asked with a ``cache_salt`` is seen by those that know it."""
         found = await client.control("tree", timeout_s=10.0)
-        own = [part for part in found["namespaces"] if part["namespace"]["tenant"] == tenant_of(request)]
+        whose = (tenant_of(request), cache_salt)
+        own = [
+            part for part in found["namespaces"] if (part["namespace"]["tenant"], part["namespace"]["salt"]) == whose
+        ]
         for part in own:
             for node in part["nodes"]:
                 node["text"] = server.tokenizer.text(node.pop("ids"))
@@ -146,10 +150,11 @@ def _native(app: FastAPI, server: Server) -> None:
 
     @app.post("/abort_request", openapi_extra=body_of(AbortBody))
     async def abort(request: Request) -> Response:
-        """Ends requests of ``/generate`` by their ``rid``, or all of them."""
+        """Ends the caller's requests of ``/generate`` by their ``rid``, or all of them."""
         body = parse(AbortBody, await read_body(request))
         for rid, generation in list(server.named):
-            if body.abort_all or rid == body.rid:
+            theirs = generation.request.namespace.tenant == tenant_of(request)
+            if theirs and (body.abort_all or rid == body.rid):
                 generation.cancel()
         return json_response({"status": "ok"})
 
